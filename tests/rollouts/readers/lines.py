@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,18 @@ def write_rows(path: Path, rows: Any) -> Path:
     return path
 
 
-def refusal(path: Path | str, message: str, *how: Any, error: type[GradscopeError] = InputError, **more: Any) -> str:
-    """Read a log that is refused with this message, and return the hint."""
+def refused(
+    message: str, read: Callable[..., Any], *log: Any, error: type[GradscopeError] = InputError, **how: Any
+) -> str:
+    """Read a log in some way, by which it is refused with this message, and return the hint."""
     with pytest.raises(error, match=message) as caught:
-        read_run(path, *how, **more)
+        read(*log, **how)
     return caught.value.hint or ""
+
+
+def refusal(path: Path | str, message: str, *how: Any, **more: Any) -> str:
+    """:func:`refused` by ``read_run``."""
+    return refused(message, read_run, path, *how, **more)
 
 
 def rewards_of(run: Run) -> dict[str, tuple[float | None, ...]]:

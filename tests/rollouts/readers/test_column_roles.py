@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.errors import InputError, UsageError
+from gradscope.errors import UsageError
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.column_roles import resolve_columns, reward_columns, sample_column, summed_columns
@@ -13,8 +13,8 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.generic import num_turns_asked
 from gradscope.rollouts.readers.parsing.cells import before_answer
 from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED
+from tests.rollouts.readers.lines import refusal, write_rows
 from tests.rollouts.readers.lines import write_lines as write
-from tests.rollouts.readers.lines import write_rows
 
 
 def test_the_most_telling_usual_name_has_the_role() -> None:
@@ -408,8 +408,7 @@ def test_parts_of_rollouts_are_no_rollouts(cells: dict[str, str], are_parts: boo
     ]
     path = write(tmp_path / "a.jsonl", *rows)
     if are_parts:
-        with pytest.raises(InputError, match=r"has a row for each step of an episode\."):
-            read_run(path)
+        refusal(path, r"has a row for each step of an episode\.")
     named = ReadOptions(columns=ColumnNames(reward="reward") if are_parts else ColumnNames())
     assert len(read_run(path, named).groups) == 2
 

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradscope.errors import InputError
 from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.run import Run
-from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+from tests.rollouts.readers.lines import refused, rewards_of, set_aside, write_lines
 
 LATE = "Some rows came late."
 
@@ -123,6 +122,5 @@ def test_rows_may_come_from_another_kind_of_file(tmp_path: Path) -> None:
 
 def test_a_log_without_a_usable_row_is_refused_unless_rewards_are_not_needed(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "log_1.jsonl", {"group": "a"})
-    with pytest.raises(InputError, match=r"has no usable rows; set aside: 1, first .*:1: the reward is missing"):
-        read(path)
+    refused(r"has no usable rows; set aside: 1, first .*:1: the reward is missing", read, path)
     assert rewards_of(read(path, needs_reward=False)) == {"1:a": (None,)}

@@ -10,7 +10,7 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import nested
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.nested import NUM_LISTED, Level, layout_of, rows_within, title_of
-from tests.rollouts.readers.lines import write_lines, write_rows
+from tests.rollouts.readers.lines import refusal, write_lines, write_rows
 from tests.rollouts.readers.reduced import answers, assert_reduced
 
 REWARDS = {(step, prompt): (float(step > 1), float(prompt == "p")) for step in (1, 2) for prompt in "pq"}
@@ -286,8 +286,7 @@ def test_the_step_of_a_document_is_that_of_its_rows(name: str, key: str, tmp_pat
     assert [(group.step - 2, group.rewards) for group in run.groups] == [(at, of) for (at, _), of in REWARDS.items()]
     (tmp_path / "dump_b.json").write_text((tmp_path / "dump_a.json").read_text())
     if key in ("samples", "groups"):
-        with pytest.raises(InputError, match="holds 2 evaluations, which are never pooled"):
-            read_run(tmp_path)
+        refusal(tmp_path, "holds 2 evaluations, which are never pooled")
 
 
 @pytest.mark.parametrize("is_document", [False, True])

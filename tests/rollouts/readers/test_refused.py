@@ -46,8 +46,7 @@ def touched(*files: Path) -> None:
 def test_an_unusable_path_says_why(tmp_path: Path, make: object, message: str) -> None:
     path = tmp_path / "log"
     make(path)  # type: ignore[operator]
-    with pytest.raises(InputError, match=message):
-        read_run(path)
+    refusal(path, message)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +79,7 @@ def test_a_document_in_place_of_lines_has_another_name(indent: int | None, tmp_p
 @pytest.mark.parametrize("data", [b"\x80", b"[" * 5000 + b"]" * 5000])
 def test_a_document_of_bytes_or_nested_too_deep_has_no_rows(tmp_path: Path, data: bytes) -> None:
     (path := tmp_path / "log.json").write_bytes(data)
-    with pytest.raises(InputError, match=r"no usable rows|cannot be read"):
-        read_run(path)
+    refusal(path, r"no usable rows|cannot be read")
 
 
 @pytest.mark.parametrize(
@@ -190,8 +188,7 @@ def test_a_checkpoint_is_read_only_where_its_run_has_no_completions(
     assert read_run(".", metrics_alone=True).metrics[2]["reward"] == 0.75
     assert evaluations_below(".", ReadOptions()) == ()
     shutil.copytree(TRL / "completions", tmp_path / "completions")
-    with pytest.raises(InputError, match=r"\. is a checkpoint"):
-        read_run(".")
+    refusal(".", r"\. is a checkpoint")
 
 
 def test_a_folder_of_runs_lists_them_with_commands(tmp_path: Path) -> None:
@@ -228,17 +225,14 @@ def test_text_is_no_log(tmp_path: Path, name: str, encoding: str) -> None:
 )
 def test_weights_and_notebooks_without_metrics_are_no_log(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(InputError, match=message):
-        read_run(tmp_path / name)
+    refusal(tmp_path / name, message)
 
 
 @pytest.mark.slow
 def test_an_archive_is_unpacked_by_the_command_of_its_hint(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "logs.zip", "w") as archive:
         archive.writestr("log.jsonl", '{"prompt_id": "a", "step": 1, "reward": 1}\n')
-    with pytest.raises(InputError, match="is an archive") as caught:
-        read_run(tmp_path / "logs.zip")
-    _, *arguments = shlex.split((caught.value.hint or "").partition(": ")[2])
+    _, *arguments = shlex.split(refusal(tmp_path / "logs.zip", "is an archive").partition(": ")[2])
     subprocess.run([sys.executable, *arguments], check=True, cwd=tmp_path)
     assert read_run(tmp_path / "log.jsonl").steps == (1,)
 

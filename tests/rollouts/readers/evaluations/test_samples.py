@@ -16,7 +16,7 @@ from gradscope.rollouts.readers.evaluations import samples
 from gradscope.rollouts.readers.evaluations.shapes import objects_as_lists, prompt_rows, refuse_lone_list
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS
-from tests.rollouts.readers.lines import refusal, rewards_of, write_lines, write_rows
+from tests.rollouts.readers.lines import refusal, refused, rewards_of, write_lines, write_rows
 
 LEAF = {"scores": [1.0, 0.0], "responses": ["a", "b"]}
 
@@ -133,8 +133,7 @@ def test_the_keys_of_a_document_may_be_the_texts_of_prompts(
 )
 def test_names_of_benchmarks_are_no_prompts(tmp_path: Path, keys: tuple[str, ...], cells: dict[str, str]) -> None:
     path = write_rows(tmp_path / "samples.json", {key: [{"completion": "a", "reward": 1.0, **cells}] for key in keys})
-    with pytest.raises(InputError, match=r"several lists hold objects with a reward|is not a log"):
-        read_run(path)
+    refusal(path, r"several lists hold objects with a reward|is not a log")
 
 
 def test_numbers_of_samples_are_rewards_by_name_or_as_parts_of_the_reward(tmp_path: Path) -> None:
@@ -172,8 +171,7 @@ def test_numbers_of_samples_are_rewards_by_name_or_as_parts_of_the_reward(tmp_pa
 )
 def test_the_shapes_of_a_row(tmp_path: Path, row: dict[str, Any], rewards: tuple[float | None, ...] | None) -> None:
     if rewards is None:
-        with pytest.raises(InputError, match="is not a log that gradscope knows"):
-            read(tmp_path, row)
+        refused("is not a log that gradscope knows", read, tmp_path, row)
     else:
         assert [group.rewards for group in read(tmp_path, row).groups] == [rewards]
 
@@ -216,15 +214,13 @@ def test_what_a_question_comes_with_is_no_sample(tmp_path: Path, name: str, entr
     offered = [[{"id": of, "text": of, entry: int(at == right)} for at, of in enumerate("ABCD")] for right in range(4)]
     rows = [{"task_id": f"p{at}", "question": f"q{at}", name: answers} for at, answers in enumerate(offered)]
     path = write_rows(tmp_path / "a.json", rows if outer == "rows" else {"name": "exam", "questions": rows})
-    with pytest.raises(InputError, match="is not a log that gradscope knows"):
-        read_run(path)
+    refusal(path, "is not a log that gradscope knows")
     assert read(tmp_path, *rows, columns=ColumnNames(reward=f"{name}.{entry}")).groups[0].rewards == (1, 0, 0, 0)
 
 
 def test_of_two_lists_of_samples_one_has_to_be_named(tmp_path: Path) -> None:
     row = {"task_id": 1, "base": PASSED, "tuned": SCORED}
-    with pytest.raises(InputError, match=r"several lists .* 'base', 'tuned': --reward-column LIST\.ENTRY"):
-        read(tmp_path, row)
+    refused(r"several lists .* 'base', 'tuned': --reward-column LIST\.ENTRY", read, tmp_path, row)
     for named, rewards in (("tuned.score", (0.5, 0.7)), ("passed", (1.0, 0.0)), ("base.fast", (1.0, 0.0))):
         assert read(tmp_path, row, columns=ColumnNames(reward=named)).groups[0].rewards == rewards
 
@@ -293,8 +289,7 @@ def test_items_win_over_totals_beside_them(tmp_path: Path, name: str, counts: tu
     run = read_run(write_lines(tmp_path / "a.json", {"problems": of_problems}))
     assert [group.rewards for group in run.groups] == [(1, 0, 0), (1, 1, 0)]  # numbered samples of as many prompts
     document["overall"] |= {"n": 60}  # of which these are examples
-    with pytest.raises(InputError, match="totals of evaluations"):
-        read_run(write_lines(tmp_path / "a.json", document))
+    refusal(write_lines(tmp_path / "a.json", document), "totals of evaluations")
 
 
 def test_rows_without_identity_are_identified_by_their_lines(tmp_path: Path) -> None:
@@ -325,9 +320,7 @@ TOTALS = {"n": 3, "correct": 1, "accuracy": 0.33}
 
 def test_totals_of_an_evaluation_are_no_counts_of_one_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "reduced_groups", None)  # nothing is made of them, however many they count
-    with pytest.raises(InputError, match="names no prompt") as alone:
-        read(tmp_path, TOTALS)
-    assert "for each sample or prompt" in str(alone.value.hint)
+    assert "for each sample or prompt" in refused("names no prompt", read, tmp_path, TOTALS)
     with pytest.raises(InputError, match=r"counts 3 samples and lists 1 of them in 'per_q'"):
         read(tmp_path, {**TOTALS, "per_q": [{"question": "a", "correct": True}]})
     for totals in (
@@ -337,11 +330,9 @@ def test_totals_of_an_evaluation_are_no_counts_of_one_prompt(tmp_path: Path, mon
     ):
         shown = {"examples": [{"question": of, "response": "?", "correct": True} for of in "abc"]}
         for document in (totals | shown, {"evals": [{"model": of} | totals | shown for of in "ab"]}):
-            with pytest.raises(InputError, match=r"counts 4 samples and lists 3 of them in 'examples'"):
-                read_run(write_rows(tmp_path / "a.json", document))
+            refusal(write_rows(tmp_path / "a.json", document), r"counts 4 samples and lists 3 of them in 'examples'")
     slices = [{"total": 4 * n, "correct": n, "accuracy": 0.25} for n in range(1, 20)]
-    with pytest.raises(InputError, match="holds 19 pairs of counts and names no prompt"):
-        read(tmp_path, {"by_level": slices})
+    refused("holds 19 pairs of counts and names no prompt", read, tmp_path, {"by_level": slices})
     with pytest.raises(InputError, match="holds 10 pairs of counts and names no prompt"):
         read(tmp_path, {"runs": [dict.fromkeys(("pre_eval", "eval_after"), slices[0])] * 5})
     with pytest.raises(InputError, match="holds 5 pairs of counts and names no prompt"):
@@ -366,8 +357,7 @@ def test_totals_are_recognized(tmp_path: Path, num: int, n: int, share: float, i
     pairs = {f"step_{at}": {"n": n, "correct": 13, "accuracy": share} for at in range(num)}
     rows = [{"revision": name, **pair} for name, pair in pairs.items()] if as_rows else [pairs]
     if is_totals:
-        with pytest.raises(InputError, match=f"holds {num} pairs of counts and names no prompt"):
-            read(tmp_path, *rows)
+        refused(f"holds {num} pairs of counts and names no prompt", read, tmp_path, *rows)
     for columns in (ColumnNames(num_samples="n", num_correct="correct"), ColumnNames())[: 1 if is_totals else 2]:
         assert [group.size for group in read(tmp_path, *rows, columns=columns).groups] == [n] * num
 
@@ -413,8 +403,7 @@ def test_rollouts_that_were_chosen_by_their_outcome_are_not_taken_for_all(tmp_pa
     chosen = [{"question": text, "response": "4", "correct": name[:2] in ("co", "su", "so")} for text in "abc"]
     assert "'results'" in read(tmp_path, {"results": PER_QUESTION, name: chosen}).source.recognized
     for alone in ({name: chosen}, {name: chosen, "passed": chosen}):
-        with pytest.raises(InputError, match=f"lists rollouts that were chosen by how they ended, in '{name}'"):
-            read(tmp_path, alone)
+        refused(f"lists rollouts that were chosen by how they ended, in '{name}'", read, tmp_path, alone)
     assert len(read(tmp_path, {name: chosen}, columns=ColumnNames(reward="correct")).groups) == 3
     assert len(read(tmp_path, {name: PER_QUESTION}).groups) == 3
 
@@ -479,8 +468,7 @@ def test_prompts_that_a_document_sorts_again_count_once(tmp_path: Path) -> None:
 
 def test_a_list_of_verdicts_a_prompt_in_a_document_is_named(tmp_path: Path) -> None:
     document = {"n": 2, "results": [{"question": q, "answers": ["x", "y"], "correctness": [True, False]} for q in "ab"]}
-    with pytest.raises(InputError, match="a list 'correctness' in a row"):
-        read(tmp_path, document)
+    refused("a list 'correctness' in a row", read, tmp_path, document)
     run = read(tmp_path, document, columns=ColumnNames(reward="correctness"))
     assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, 0.0)]
 
@@ -509,8 +497,7 @@ def test_lists_of_verdicts_by_the_keys_of_many_prompts(tmp_path: Path) -> None:
 def test_verdicts_by_the_keys_of_many_prompts(tmp_path: Path, cell: dict[str, Any], num: int, is_read: bool) -> None:
     path = write_rows(tmp_path / "a.json", {"accuracy": 50.0, "details": {str(at): cell for at in range(num)}})
     if not is_read:
-        with pytest.raises(InputError, match="not a log that gradscope knows"):
-            read_run(path)
+        refusal(path, "not a log that gradscope knows")
         return
     run = read_run(path)
     assert (len(run.groups), run.groups[0].rewards) == (num, (float(cell.get("correct", cell.get("resolved", False))),))
@@ -535,8 +522,7 @@ def test_truth_values_under_ids_of_prompts_are_verdicts(
     if is_read:
         assert [group.rewards for group in read_run(path).groups] == [(float(at == 3),) for at in range(10)]
     else:
-        with pytest.raises(InputError, match="is not a log that gradscope knows"):
-            read_run(path)
+        refusal(path, "is not a log that gradscope knows")
 
 
 @pytest.mark.parametrize("name", ["astropy__astropy-{}", "Mbpp/{}"])
@@ -608,8 +594,7 @@ def test_a_list_of_counts_that_is_named_has_a_prompt_each(tmp_path: Path) -> Non
         assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, 1.0)]
         assert run.source.quarantined.num_rows == 1
     for row in ({"num_correct": [1, 2]}, {"n": 2, "num_correct": [1, 2], "n_passed": [1, 2]}, {"n": 2, "correct": [1]}):
-        with pytest.raises(InputError, match=r"not a log that|no usable rows|is not known"):
-            read(tmp_path, row)
+        refused(r"not a log that|no usable rows|is not known", read, tmp_path, row)
 
 
 def test_a_named_column_tells_prompts_apart(tmp_path: Path) -> None:
@@ -882,8 +867,7 @@ def test_a_document_of_tau2_bench_with_fewer_trials_than_planned_is_unfinished(
 
 def test_the_number_of_items_is_not_that_of_samples(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.json", {"a": {"per_question_correct": [1, 2]}, "config": {"num_samples": 2}})
-    with pytest.raises(InputError, match="is not a log that gradscope knows"):
-        read_run(path)
+    refusal(path, "is not a log that gradscope knows")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from gradscope.rollouts.readers.parsing.records import (
 )
 from gradscope.rollouts.run import Run
 from tests.rollouts.build import adapter_folder, group, model_folder
-from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+from tests.rollouts.readers.lines import refused, rewards_of, set_aside, write_lines
 
 REPEATS = "the row repeats an earlier one of the same sample"
 
@@ -241,8 +241,7 @@ def test_unusable_arguments_and_ids_say_why(tmp_path: Path, read: Any, content: 
     path = tmp_path / "a.jsonl"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(InputError, match=message):
-        read(path)
+    refused(message, read, path)
 
 
 def test_side_ids(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from gradscope.diagnostics.inputs.steps import EngineOptions, measure_steps
 from gradscope.diagnostics.logged.tokens import ENTROPY, MISMATCH, _counts_in_loss, logged_part
-from gradscope.errors import InputError
 from gradscope.gradients.plan.objective import several_sequences
 from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.progress import no_progress
@@ -24,7 +23,7 @@ from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog
 from gradscope.rollouts.readers.trainers.prime_rl_stream import Annotations, read_annotations
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS
-from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+from tests.rollouts.readers.lines import refused, rewards_of, set_aside, write_lines
 from tests.rollouts.readers.reduced import STRANGE, assert_reduced, assert_same, in_small_blocks, mutated
 from tests.rollouts.readers.trainers.test_prime_rl_episode import KEYS, OTHER, longer, row, trace
 
@@ -356,8 +355,7 @@ def test_the_layout_of_an_earlier_version_is_left_out_where_there_is_a_stream(ru
 
 
 def test_evaluations_alone_are_no_stream_of_training(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no rows itself"):
-        read_stream(tmp_path, stream_episode(run={"type": "eval", "id": "r"}))
+    refused("has no rows itself", read_stream, tmp_path, stream_episode(run={"type": "eval", "id": "r"}))
 
 
 def tokens(*logprobs: Any, parent: Any = 0) -> list[dict[str, Any]]:

@@ -13,13 +13,12 @@ import pytest
 
 from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 from gradscope.diagnostics.logged.tokens import STALENESS, logged_part
-from gradscope.errors import InputError
 from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS, REPOSITORY
-from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+from tests.rollouts.readers.lines import refusal, refused, rewards_of, set_aside, write_lines
 from tests.rollouts.readers.reduced import STRANGE, assert_reduced_alike, assert_same
 
 LOG = REPOSITORY / "fixtures/logs/areal"
@@ -217,8 +216,7 @@ def test_prompts_of_one_id_stay_apart_and_rows_without_ids_go_by_their_prompts(t
     assert [group.size for group in run.groups] == [1, 1, 2]
     assert "equal prompts merge" in run.source.inferred[1]
     bare = {name: cells for name, cells in line().items() if name not in ("id", "prompt")}
-    with pytest.raises(InputError, match="neither an id nor a prompt"):
-        read(tmp_path, bare)
+    refused("neither an id nor a prompt", read, tmp_path, bare)
 
 
 def test_what_cannot_be_used_is_set_aside(tmp_path: Path) -> None:
@@ -314,13 +312,11 @@ def test_traces_with_rewards_are_rollouts_with_the_metrics_of_the_database() -> 
 def test_of_several_runs_one_is_named(database: Path) -> None:
     change(database, "UPDATE traces SET run_name = 'other' WHERE step = 2")
     change(database, "DELETE FROM metrics")
-    with pytest.raises(InputError, match="has traces of 2 runs: calm-sea-1, other"):
-        read_run(database)
+    refusal(database, "has traces of 2 runs: calm-sea-1, other")
     run = read_run(database, ReadOptions(metric_run="other"))
     assert (run.steps, run.metrics) == ((2,), {})
     shutil.copy(database, database.with_name("second.db"))
-    with pytest.raises(InputError, match="has traces of 2 projects"):
-        read_run(database.parent)
+    refusal(database.parent, "has traces of 2 projects")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOnDisk, holds_rewards_alone
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -21,7 +20,7 @@ from gradscope.rollouts.readers.run_files import NO_NORMS
 from gradscope.rollouts.readers.trainers.token_logs import logged_tokens, token_rows
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS, REPOSITORY
-from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+from tests.rollouts.readers.lines import refusal, rewards_of, set_aside, write_lines
 from tests.rollouts.readers.reduced import assert_reduced_alike
 from tests.rollouts.readers.test_run_files import write_model
 from tests.rollouts.test_event_file import record, scalar
@@ -61,8 +60,7 @@ def test_of_several_rewards_the_first_or_the_named_one_counts(tmp_path: Path) ->
     folder = archive(tmp_path / "rollout_data" / "3.pt", {"rollout_id": 3, "samples": both}).parent.parent
     assert rewards_of(read_run(folder)) == {"3:0": (0.0, 1.0)}
     assert rewards_of(read_run(folder, ReadOptions(columns=ColumnNames(reward="format")))) == {"3:0": (1.0, 1.0)}
-    with pytest.raises(InputError, match="has no reward 'length'"):
-        read_run(folder, ReadOptions(columns=ColumnNames(reward="length")))
+    refusal(folder, "has no reward 'length'", ReadOptions(columns=ColumnNames(reward="length")))
 
 
 def test_samples_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
@@ -84,8 +82,7 @@ def test_samples_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
         "the reward is null": 1,
         "the row repeats an earlier one of the same sample": 1,
     }
-    with pytest.raises(InputError, match="the step is not a whole number"):
-        read_run(archive(tmp_path / "1.pt", {"rollout_id": "x", "samples": [sample(0)]}))
+    refusal(archive(tmp_path / "1.pt", {"rollout_id": "x", "samples": [sample(0)]}), "the step is not a whole number")
 
 
 @pytest.mark.parametrize("name", ["rollout_3.pt", "dump-rollout_3.pt", "3.pt"])
@@ -112,8 +109,7 @@ def test_a_file_that_is_cut_off_is_lost_and_a_bare_pickle_is_none(share: float, 
 def test_other_archives_of_that_name_are_no_rollouts(tmp_path: Path) -> None:
     archive(tmp_path / "model_rank_0.pt", {"weight": [1.0]})
     (tmp_path / "broken_1.pt").write_bytes(b"PK\x03\x04")
-    with pytest.raises(InputError, match="is not a log that gradscope knows"):
-        read_run(tmp_path)
+    refusal(tmp_path, "is not a log that gradscope knows")
 
 
 SAMPLE = {"tokens": [5, 9, 2], "response_length": 2, "loss_mask": None, "rollout_log_probs": None}

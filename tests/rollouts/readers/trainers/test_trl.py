@@ -69,8 +69,7 @@ def test_a_side_file_of_another_run_is_refused(tmp_path: Path) -> None:
     write_file(run, 1, rows(AABB, [1, 0, 0, 0]))
     side = tmp_path / "ids.jsonl"
     side.write_text('{"step": 9, "row": 0, "completion_ids": [7]}\n')
-    with pytest.raises(InputError, match=r"No row of .*ids\.jsonl belongs to"):
-        read_run(run, ReadOptions(completion_ids=side))
+    refusal(run, r"No row of .*ids\.jsonl belongs to", ReadOptions(completion_ids=side))
 
 
 def test_a_row_without_reward_stays_in_its_group_and_is_counted(tmp_path: Path) -> None:
@@ -82,8 +81,7 @@ def test_a_row_without_reward_stays_in_its_group_and_is_counted(tmp_path: Path) 
     assert (reason.num_rows, reason.first) == (2, f"{path}:2")
     assert run.source.broken_advantages == run.source.quarantined.reasons[1]
     assert run.source.frac_set_aside.value == 3 / 4
-    with pytest.raises(InputError, match="Rows that cannot be used: 3; first"):
-        read_run(tmp_path, ReadOptions(strict=True))
+    refusal(tmp_path, "Rows that cannot be used: 3; first", ReadOptions(strict=True))
 
 
 def test_weights_are_listed_by_updates_with_the_base_although_the_run_moved(tmp_path: Path) -> None:
@@ -317,8 +315,7 @@ def test_given_weights_make_the_reward(tmp_path: Path) -> None:
 def test_given_weights_that_cannot_be_are_refused(tmp_path: Path, weights: str, message: str) -> None:
     settings = tmp_path / "args.json"
     settings.write_text(f'{{"reward_weights": [{weights}]}}')
-    with pytest.raises(InputError, match=message):
-        read_run(SWIFT_LOG, ReadOptions(trainer_args=settings))
+    refusal(SWIFT_LOG, message, ReadOptions(trainer_args=settings))
 
 
 def test_a_batch_that_is_logged_again_counts_once(tmp_path: Path) -> None:
@@ -349,8 +346,7 @@ def test_lines_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
 
 
 def test_a_log_without_usable_lines_or_rewards_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no line of completions"):
-        read_run(write_lines(tmp_path / "completions.jsonl", call(step=["x", "y"])))
+    refusal(write_lines(tmp_path / "completions.jsonl", call(step=["x", "y"])), "has no line of completions")
     with pytest.raises(InputError, match="has no list of rewards before `advantages`"):
         read_run(write_lines(tmp_path / "completions.jsonl", call(Right=["a", "b"])))
 

@@ -112,8 +112,7 @@ def test_a_log_on_tensorboard_alone_is_the_trainers_log(tmp_path: Path) -> None:
 def test_a_log_of_nothing_but_evaluation_is_refused(tmp_path: Path) -> None:
     write_file(tmp_path, 2, rows(AABB, [1, 1, 1, 1]))
     write_state(tmp_path, {"step": 2, "eval_reward": 1.0})
-    with pytest.raises(InputError, match=r"Every file of completions in .* holds evaluation rows"):
-        read_run(tmp_path)
+    refusal(tmp_path, r"Every file of completions in .* holds evaluation rows")
 
 
 def test_a_repeated_batch_counts_once_and_one_that_came_out_equal_again_twice(tmp_path: Path) -> None:
@@ -164,8 +163,7 @@ def test_tables_on_wandb_are_read_as_the_files_beside_the_run(tmp_path: Path) ->
 @pytest.mark.parametrize("content", ["{", '{"columns": [], "data": [1]}', '{"columns": ["a"], "data": [1]}', "[]"])
 def test_what_is_no_table_of_completions_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "completions_1_0ab.table.json").write_text(content)
-    with pytest.raises(InputError, match="is no table of completions, as TRL logs it to W&B"):
-        read_run(tmp_path)
+    refusal(tmp_path, "is no table of completions, as TRL logs it to W&B")
 
 
 def test_odd_cells_of_a_table_on_wandb_cost_their_rows(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.trainers.trl_files import StepFile, TrlState, read_step_file
 from gradscope.rollouts.readers.trainers.trl_groups import reward_weights, scalar_rewards
 from gradscope.rollouts.run import TrainerSettings
+from tests.rollouts.readers.lines import refusal
 from tests.rollouts.trl_folder import entry, rows, write_file, write_state
 
 AABB = ["a", "a", "b", "b"]
@@ -56,8 +57,7 @@ def test_the_given_size_counts_and_must_fit(tmp_path: Path) -> None:
     assert run.settings.origin == str(config)
     for wrong in (3, "2", 0):
         config.write_text(json.dumps({"num_generations": wrong}))
-        with pytest.raises(InputError, match=r"num_generations"):
-            read_run(tmp_path / "run", ReadOptions(trainer_args=config))
+        refusal(tmp_path / "run", r"num_generations", ReadOptions(trainer_args=config))
 
 
 @pytest.mark.parametrize("has_size", [True, False])

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOnDisk, reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -189,8 +188,7 @@ def test_a_uid_that_rollouts_share_is_the_id_of_their_group(tmp_path: Path) -> N
 def test_uids_that_no_two_rows_share_name_no_groups(tmp_path: Path) -> None:
     write(tmp_path, *(row(f"u{at}") for at in range(4)))
     assert assert_same(tmp_path) is None
-    with pytest.raises(InputError, match="the uid is not <group>_<session>_<index>"):
-        read_run(tmp_path, rewards_only=True)
+    refusal(tmp_path, "the uid is not <group>_<session>_<index>", rewards_only=True)
 
 
 @pytest.mark.parametrize("key", ["", "\ud800", 'a"', "a\n"])
