@@ -16,6 +16,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
 
 def to_numpy(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
     """A column of numbers, none of them null, as an array, [R]."""
@@ -31,12 +35,12 @@ def to_filled(column: pa.ChunkedArray | pa.Array, value: float) -> NDArray[Any]:
     return np.where(to_numpy(joined.is_valid().cast(pa.int8())), to_numpy(bare), value)
 
 
-def to_floats(values: Iterable[float | None]) -> NDArray[np.float64]:
+def to_floats(values: Iterable[float | None]) -> Floats:
     """Numbers as an array, NaN where there is none, [R]."""
     return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
 
-def to_indices(rows: NDArray[np.int64]) -> pa.Array:
+def to_indices(rows: Counts) -> pa.Array:
     """Indices of rows, for ``take``."""
     return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])
 
@@ -87,7 +91,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def dictionary_codes(column: pa.Array) -> NDArray[np.int64]:
+def dictionary_codes(column: pa.Array) -> Counts:
     """Which value of its dictionary each row has; -1 for null, [R]."""
     return to_filled(column.indices.cast(pa.int64()), -1)
 
@@ -117,19 +121,19 @@ def expanded_bytes(column: pa.Array) -> int:
     return int(column.nbytes)
 
 
-def index_names(indices: NDArray[np.int64]) -> list[str]:
+def index_names(indices: Counts) -> list[str]:
     """Indices as text, [R]; "" for those below zero, which stand for none."""
     values, codes = np.unique(indices, return_inverse=True)
     names = ["" if value < 0 else str(value) for value in values.tolist()]
     return list(map(names.__getitem__, codes.tolist()))
 
 
-def run_starts(cells: Sequence[Any]) -> NDArray[np.bool_]:
+def run_starts(cells: Sequence[Any]) -> Flags:
     """Where a cell is another one than that before it, [R]."""
     return np.fromiter(map(ne, cells, chain([object()], cells)), np.bool_, len(cells))
 
 
-def nested_starts(column: pa.Array) -> NDArray[np.bool_]:
+def nested_starts(column: pa.Array) -> Flags:
     """:func:`run_starts` of lists and structs that stay in Arrow, [R]."""
     rows = np.arange(len(column))
     try:
@@ -169,7 +173,7 @@ def without_answers(column: pa.Array) -> pa.Array | None:
     return pa.LargeListArray.from_arrays(pa.array(np.append(0, ends)), values)
 
 
-def _are_equal(column: pa.Array, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _are_equal(column: pa.Array, first: Counts, second: Counts) -> Flags:
     """Whether cells at some places equal those at others, as null equals null, [P]."""
     if pa.types.is_struct(column.type):
         are_equal = np.ones(len(first), dtype=np.bool_)
@@ -195,7 +199,7 @@ WORD = 64  # letters whose comparisons are the bits of one number
 _CACHED = 1 << 17  # letters that are compared at once: of a whole block, the results leave a processor's cache
 
 
-def positions_of(letters: NDArray[np.uint8], letter: int, bits: int = 0) -> NDArray[np.int64]:
+def positions_of(letters: NDArray[np.uint8], letter: int, bits: int = 0) -> Counts:
     """Where a letter, or any that is it but for some bits which it has, stands among at least one."""
     return np.concatenate([np.flatnonzero(is_letter) + at for at, is_letter in _matches(letters, letter, bits)])
 
@@ -212,7 +216,7 @@ def counts_by_word(letters: NDArray[np.uint8], letter: int, bits: int = 0) -> ND
     return np.bitwise_count(np.concatenate([*packed, padding]).view(np.uint64))
 
 
-def _matches(letters: NDArray[np.uint8], letter: int, bits: int) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+def _matches(letters: NDArray[np.uint8], letter: int, bits: int) -> Iterator[tuple[int, Flags]]:
     for at in range(0, len(letters), _CACHED):
         piece = letters[at : at + _CACHED]
         yield at, (piece | bits if bits else piece) == letter

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.outside.limits import read_limited
-from gradscope.rollouts.run import Counts, Floats, Numbers, StepMetrics
+from gradscope.rollouts.arrays import Counts, Flags, Floats
+from gradscope.rollouts.run import Numbers, StepMetrics
 
 Bytes = NDArray[np.uint8]
 
@@ -255,7 +256,7 @@ def _layout(message: bytes) -> _Layout | None:
     return _Layout((_STEP_AT, end), tag, value_at) if end <= _STEP_AT + 8 else None
 
 
-def _are_alike(messages: Bytes, layout: _Layout) -> NDArray[np.bool_]:
+def _are_alike(messages: Bytes, layout: _Layout) -> Flags:
     """Which messages differ from the first in time, step and value alone, [M]."""
     is_same = messages == messages[0]
     step, value_at = slice(*layout.step), layout.value_at

@@ -10,12 +10,10 @@ from itertools import combinations
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from gradscope.rollouts.arrays import Floats
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import TrainerSettings
-
-Array = NDArray[np.float64]
 
 _SMALLEST, _LARGEST = 1e-100, 1e100
 """Of a reward function; the squares of larger ones, and their sums, are no floats, those of smaller ones are 0."""
@@ -30,10 +28,10 @@ _ROWS_A_TERM = 8  # fewer rows a weight could fit by chance
 class FunctionRewards(Struct, frozen=True, kw_only=True):
     """The rewards of all functions over a step."""
 
-    table: Array  # before weighing, group by group; NaN where a function gave none, [R, F]
-    weights: Array  # of the functions, [F]
+    table: Floats  # before weighing, group by group; NaN where a function gave none, [R, F]
+    weights: Floats  # of the functions, [F]
 
-    def summed(self, weights: Sequence[float] | Array) -> Array:
+    def summed(self, weights: Sequence[float] | Floats) -> Floats:
         """The rewards with some weights, [R]; NaN where no function gave one."""
         return np.where(np.isnan(self.table).all(axis=1), np.nan, np.nansum(self.table * weights, axis=1))
 
@@ -52,7 +50,7 @@ def function_rewards(groups: Sequence[RolloutGroup], settings: TrainerSettings) 
     return FunctionRewards(table=np.array(rows, dtype=np.float64), weights=np.array(weights, dtype=np.float64))
 
 
-def adds_up(reward: Array, columns: Mapping[str, Array], weights: Mapping[str, float]) -> bool:
+def adds_up(reward: Floats, columns: Mapping[str, Floats], weights: Mapping[str, float]) -> bool:
     """Whether a reward [N] is the weighted sum of columns, [N] each, up to the rounding of float32.
 
     Rows without a reward are skipped; NaN in a column, where a function does not apply, adds nothing, as in TRL.
@@ -71,7 +69,7 @@ def adds_up(reward: Array, columns: Mapping[str, Array], weights: Mapping[str, f
     return bool(largest_difference <= _TOLERANCE * largest_scale)
 
 
-def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float] | None:
+def reward_terms(reward: Floats, columns: Mapping[str, Floats]) -> dict[str, float] | None:
     """The columns that a reward is the weighted sum of, and their weights.
 
     Args:
@@ -106,14 +104,14 @@ def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float
     return None
 
 
-def _outnumber_weights(terms: Array, reward: Array) -> bool:
+def _outnumber_weights(terms: Floats, reward: Floats) -> bool:
     """Whether more different rows than weights fit; of a verdict, which two values have, a row of zeros is no test."""
     different = np.unique(terms, axis=0)
     is_verdict = len(np.unique(reward)) < 3 and terms.shape[1] > 1
     return len(different) - bool(is_verdict and not different.any(axis=1).all()) > int(terms.shape[1])
 
 
-def _different(columns: Mapping[str, Array]) -> list[str]:
+def _different(columns: Mapping[str, Floats]) -> list[str]:
     """The first columns that can be squared, are not 0 throughout, and are no multiple of an earlier one."""
     names: list[str] = []
     for name, values in columns.items():
@@ -126,15 +124,15 @@ def _different(columns: Mapping[str, Array]) -> list[str]:
     return names
 
 
-def _is_multiple(first: Array, second: Array) -> bool:
+def _is_multiple(first: Floats, second: Floats) -> bool:
     along = float(first @ second) / float(second @ second)
     return bool(np.abs(first - along * second).max() <= _TOLERANCE * np.abs(first).max())
 
 
-def _solutions(table: Array, reward: Array, size: int) -> Iterator[tuple[list[int], Sequence[float]]]:
+def _solutions(table: Floats, reward: Floats, size: int) -> Iterator[tuple[list[int], Sequence[float]]]:
     """Sets of ``size`` columns that may add up to the reward, with rounded weights, none of them negligible."""
     # least squares of the triangular factor has the same solutions and the same residual, of a dozen rows
-    factor: Array = np.asarray(np.linalg.qr(np.column_stack([table, reward]), mode="r"))
+    factor: Floats = np.asarray(np.linalg.qr(np.column_stack([table, reward]), mode="r"))
     lengths = np.sqrt(np.sum(factor**2, axis=0))
     for chosen in (list(columns) for columns in combinations(range(table.shape[1]), size)):
         weights, _, rank, _ = np.linalg.lstsq(factor[:, chosen], factor[:, -1], rcond=None)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
-from gradscope.rollouts.arrays import to_floats, to_indices, to_texts
+from gradscope.rollouts.arrays import Counts, Flags, Floats, to_floats, to_indices, to_texts
 
 Status = Literal["completed", "truncated", "error", "unknown"]
 
@@ -93,7 +93,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
         fields = [{name: getattr(each, name) for name in TOKEN_FIELDS} for each in self.earlier]
         return (*(replace(own, **of_each) for of_each in fields), own)
 
-    def counted(self, length: int) -> NDArray[np.bool_]:
+    def counted(self, length: int) -> Flags:
         """Which of so many completion tokens count in the loss, [T]."""
         return np.ones(length, dtype=bool) if self.mask is None else np.array(self.mask, dtype=bool)
 
@@ -133,9 +133,6 @@ def group_name(step: int, group: str) -> str:
     """
     return f"{step}:{group}" if step else group
 
-
-Counts = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _AT_ONCE = 1 << 17  # groups of one size in a block, so that arrays made from it stay below a few dozen MB
 _OPTIONAL = ("advantage", "num_tokens", "seconds", "truncated", "policy", "sample", "num_characters", "text_hash")
@@ -271,7 +268,7 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
         return np.asarray(np.cumsum(self.size) - self.size, dtype=np.int64)
 
     @cached_property
-    def repeats(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def repeats(self) -> tuple[Flags, Flags]:
         """Which rollouts repeat a text of their group, and with another reward, [N]; none where texts were not read."""
         none = np.zeros(len(self.reward), dtype=np.bool_)
         if self.num_characters is None or self.text_hash is None:
@@ -341,12 +338,12 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
         return np.asarray(np.maximum.reduceat(values, self.starts) - np.minimum.reduceat(values, self.starts))
 
     @property
-    def is_complete(self) -> NDArray[np.bool_]:
+    def is_complete(self) -> Flags:
         """Which groups have the rewards of all their rollouts, [J]."""
         return np.asarray(self.sums(np.isnan(self.reward)) == 0)
 
     @property
-    def is_dead(self) -> NDArray[np.bool_]:
+    def is_dead(self) -> Flags:
         """Which groups have several rollouts whose rewards are all known and equal, [J]."""
         return np.asarray((self.size > 1) & (self.spread(self.reward) <= EQUAL_REWARDS))
 
@@ -363,7 +360,7 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
                 else:
                     yield indices, np.asarray(values[self.starts[indices, None] + np.arange(size)])
 
-    def select(self, is_selected: NDArray[np.bool_]) -> RewardTable:
+    def select(self, is_selected: Flags) -> RewardTable:
         """The selected groups, of a mask [J]; ``prompts``, their texts and ``policies`` stay as they are."""
         if is_selected.all():
             return self
@@ -381,7 +378,7 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
             first_row=None if self.first_row is None else self.first_row[is_selected],
         )
 
-    def with_rows(self, is_selected: NDArray[np.bool_]) -> RewardTable:
+    def with_rows(self, is_selected: Flags) -> RewardTable:
         """The same groups with the selected rollouts alone, of a mask [N]."""
         if is_selected.all():
             return self

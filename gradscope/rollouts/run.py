@@ -13,10 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from gradscope.reason import Reason
 from gradscope.results.source import Source
+from gradscope.rollouts.arrays import Counts, Floats
 from gradscope.rollouts.groups import (
     GroupsOfTable,
     GroupsOnDisk,
@@ -26,9 +26,6 @@ from gradscope.rollouts.groups import (
     reward_table,
     steps_of,
 )
-
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 _AT_ONCE = 1 << 12  # steps that are made into dictionaries at once
 _AROUND = 32  # steps before and after one whose digits tell how a metric was rounded
@@ -302,6 +299,10 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
     def with_missing(self, *sentences: str) -> Run:
         """The same with further sentences on what is missing."""
         return replace(self, source=replace(self.source, missing=(*self.source.missing, *sentences)))
+
+    def without_metrics(self, why: str) -> Run:
+        """The same, which says why metrics beside the rollouts were not read."""
+        return replace(self.with_missing(why), unread_metrics=why)
 
     @property
     def steps(self) -> tuple[int, ...]:

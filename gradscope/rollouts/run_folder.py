@@ -186,9 +186,9 @@ def find_base(adapter: Path, run: Path) -> str | None:
     return name if existing is None else str(existing.resolve())
 
 
-def find_tokenizer(*folders: Path | None) -> Path | None:
+def find_tokenizer(*folders: Path | str | None) -> Path | None:
     """The first of these folders, None and missing ones skipped, that holds a tokenizer; None where none does."""
-    candidates = (folder for folder in folders if folder is not None)
+    candidates = (Path(folder) for folder in folders if folder)
     return next((f for f in candidates if any((f / name).is_file() for name in _TOKENIZER_FILES)), None)
 
 

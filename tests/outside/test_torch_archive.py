@@ -13,7 +13,7 @@ from gradscope.errors import InputError
 from gradscope.outside.torch_archive import StandIn, num_parts, read_archive, require_bounded
 from gradscope.rollouts.readers.detect import read_run
 from tests.rollouts.readers.lines import rewards_of
-from tests.rollouts.readers.trainers.test_token_logs import archive, sample
+from tests.rollouts.readers.trainers.test_slime import archive, sample
 
 
 class Hostile:

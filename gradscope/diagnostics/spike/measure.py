@@ -41,10 +41,11 @@ from gradscope.metrics.uncertainty.steps import (
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.reason import Reason
 from gradscope.results.norms import SpikeMetric, SpikeRemoval, SpikeReport, SpikeRollout, SpikeTensor, SpikeToken
+from gradscope.rollouts.arrays import Counts
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import Counts, Run
+from gradscope.rollouts.run import Run
 from gradscope.say import as_ranges, counted, steps_beside
 
 LOSSES = ("loss", "pg_loss", "policy_loss")

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict, astuple, replace
-from numpy.typing import NDArray
 
 from gradscope.errors import UsageError
+from gradscope.rollouts.arrays import Flags
 from gradscope.rollouts.function_rewards import adds_up, reward_terms
 from gradscope.rollouts.groups import RewardTable
 from gradscope.rollouts.read_options import ColumnNames
@@ -286,7 +286,7 @@ _OF_TRIALS = "is_resolved"  # of Terminal-Bench, whose accuracy and pass@k count
 _NO_VERDICT = "Trials without a verdict (is_resolved is null) failed, as in Terminal-Bench's own accuracy."
 
 
-def with_judged(rows: Cells, reward: str | None, *, in_words: bool) -> tuple[Cells, Mapping[str, NDArray[np.bool_]]]:
+def with_judged(rows: Cells, reward: str | None, *, in_words: bool) -> tuple[Cells, Mapping[str, Flags]]:
     """Rows with numbers for verdicts, 0 where a benchmark counts a missing one so, and a sentence about which, [R]."""
     if in_words:
         rows = rows.changed(reward or "", lambda cells: [verdict_of(parse.plain_cell(cell)) for cell in cells])
@@ -307,7 +307,7 @@ def held_out_columns(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in names if _usual_spelling(name.rpartition(".")[2]) in _HELD_OUT)
 
 
-def are_held_out(texts_of: Mapping[str, Iterable[str]]) -> NDArray[np.bool_]:
+def are_held_out(texts_of: Mapping[str, Iterable[str]]) -> Flags:
     """Whether any such column says so of each row, by the texts of its cells, [R]."""
     words = {name: _HELD_OUT[_usual_spelling(name.rpartition(".")[2])] for name in texts_of}
     says_so = [[text.lower() in words[name] for text in texts] for name, texts in texts_of.items()]

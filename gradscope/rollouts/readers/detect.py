@@ -37,7 +37,7 @@ from gradscope.rollouts.readers.refused import (
     refuse_unrecognized,
 )
 from gradscope.rollouts.readers.run_files import HELD_OUT
-from gradscope.rollouts.readers.trainers import prime_rl, simple, token_logs, trl, verl
+from gradscope.rollouts.readers.trainers import prime_rl, simple, slime, token_logs, trl, verl
 from gradscope.rollouts.readers.trainers.trl_files import completion_files
 from gradscope.rollouts.run import Run, StepMetrics
 from gradscope.say import counted, non_finite_word
@@ -52,9 +52,9 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
     prime_rl.FORMAT,
     prime_rl.TOKEN_EXPORT,
     trl.MS_SWIFT,
-    token_logs.SLIME,
-    token_logs.MILES,
-    token_logs.RELAX,
+    slime.SLIME,
+    slime.MILES,
+    slime.RELAX,
     simple.AREAL,
     simple.ROLL_AGENTIC,
     simple.ROLL,
@@ -72,7 +72,7 @@ FORMATS: tuple[Format | RowFormat, ...] = (
     *TRAINERS,
     inspect_ai.FORMAT,
     prime_rl.VERIFIERS,
-    token_logs.SLIME_EVALUATION,
+    slime.SLIME_EVALUATION,
     *harnesses.OF_FILES,
     *harnesses.OF_TRIALS,
     harnesses.AIDER,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.outside.plain_json import parse_json
-from gradscope.rollouts.arrays import to_floats, without_answers
+from gradscope.rollouts.arrays import Counts, to_floats, without_answers
 from gradscope.rollouts.groups import REWARD, Tokens, numbered_policies
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.column_roles import RESPONSE_IDS, are_held_out, key_of, with_judged
@@ -121,7 +121,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             flaw=partial(rows.flaw_of_advantage, names.advantage),
         )
 
-    def _of_training(self, rows: Cells) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+    def _of_training(self, rows: Cells) -> tuple[Counts | None, tuple[str, ...]]:
         """Which rows are of training, where others are of an evaluation beside it, and a sentence about these."""
         held_out = are_held_out({name: texts_in(rows.names(name)) for name in self.held_out})
         if not held_out.any():

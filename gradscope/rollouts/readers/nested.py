@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
+from gradscope.rollouts.arrays import Counts
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers.parsing import cells as parse
@@ -134,14 +134,14 @@ def to_columns_within(rows: Cells, *, layout: Layout, to_columns: Callable[[Cell
     return replace(columns, row=outer[columns.row_of])
 
 
-def _cells_within(rows: Cells, layout: Layout) -> tuple[Cells, NDArray[np.int64]]:
+def _cells_within(rows: Cells, layout: Layout) -> tuple[Cells, Counts]:
     """The cells of the innermost rows, and which row each lies in."""
     inner = [(at, of_row) for at, row in enumerate(rows.rows) for of_row in rows_within(row, layout)]
     outer = np.array([at for at, _ in inner], dtype=np.int64)
     return Cells.of_rows([of_row for _, of_row in inner], rows.path), outer
 
 
-def _cells_in_lists(rows: Cells, level: Level) -> tuple[Cells, NDArray[np.int64]] | None:
+def _cells_in_lists(rows: Cells, level: Level) -> tuple[Cells, Counts] | None:
     """The same column by column, in a third of the time; None where a row does not suit the others."""
     parts = None if level.key_column is not None else _aligned(rows, level) if level.columns else _elements(rows, level)
     if parts is None:

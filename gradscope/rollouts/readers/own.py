@@ -41,6 +41,7 @@ from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing import records
 from gradscope.rollouts.readers.parsing.columnar import read_parquet
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, filter_caveat
+from gradscope.rollouts.readers.parsing.settings import read_trainer_settings, require_arguments
 from gradscope.rollouts.readers.parsing.tables import expand
 from gradscope.rollouts.readers.reduction.log import MAX_WITH_TEXTS
 from gradscope.rollouts.readers.reduction.parts import (
@@ -328,7 +329,7 @@ def _run(
     request: records.ReadRequest, manifests: Sequence[_Manifest], number_of: Mapping[str, int], table: RewardTable
 ) -> Run:
     groups, first = GroupsOfTable(table), manifests[0]
-    settings = records.read_trainer_settings(request.run_config)
+    settings = read_trainer_settings(request.run_config)
     values = {name: value for manifest in manifests for name, value in manifest.settings.values.items()}
     files = {file.name: file for manifest in manifests for file in manifest.files}
     if len(manifests) > 1:
@@ -388,7 +389,7 @@ _NO_WEIGHTS = "No complete checkpoint is in the folder."
 def _read_folder(request: records.ReadRequest) -> Run:
     path = request.path
     manifest = run_folder.read_manifest(path)
-    records.require_arguments(manifest.trainer_arguments, str(run_folder.manifest_path(path)))
+    require_arguments(manifest.trainer_arguments, str(run_folder.manifest_path(path)))
     files = step_files(path)
     if not files:
         raise InputError(f"{path} holds no rollouts/step*.parquet.", hint="The run ended before its first step.")
@@ -400,14 +401,12 @@ def _read_folder(request: records.ReadRequest) -> Run:
         quarantine.raise_unreadable()
     for sentence in _contradictions(path, groups, metrics):
         quarantine.add_unreadable(InputError(sentence))
-    overrides = records.read_trainer_settings(request.run_config)
+    overrides = read_trainer_settings(request.run_config)
     damaged_weights: dict[int, str] = {}
     weights = run_folder.find_weights(path, damaged_weights)
     if request.model is not None:
         weights = tuple(replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in weights)
-    weights = run_folder.with_initial(
-        weights, request.initial, lambda adapter: request.model or run_folder.find_base(adapter, path)
-    )
+    weights = run_folder.with_initial(weights, request.initial, request.base_of(path))
     side_files = filter(None, (run_folder.manifest_path(path), run_folder.metrics_path(path), request.run_config))
     own_settings = {  # which shape the rollouts, and are no arguments of TRL's
         # where it is TRL's, TRL's own arguments say which

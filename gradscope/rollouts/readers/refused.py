@@ -23,7 +23,8 @@ from gradscope.rollouts.readers import column_roles
 from gradscope.rollouts.readers.evaluations.shapes import refuse_lone_list
 from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, step_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, leaves_in, list_names, peek
+from gradscope.rollouts.readers.parsing.records import ReadRequest, list_names, peek
+from gradscope.rollouts.readers.parsing.settings import leaves_in
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, document_bytes, files_like, stem_of, suffix_of
 from gradscope.say import counted
 

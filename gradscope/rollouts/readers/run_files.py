@@ -24,13 +24,8 @@ from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, logs_wit
 from gradscope.rollouts.readers.metrics_alone.naming import Naming, naming_of
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, with_set_aside
-from gradscope.rollouts.readers.parsing.records import (
-    ReadRequest,
-    flattened,
-    peek,
-    read_document,
-    read_trainer_settings,
-)
+from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
+from gradscope.rollouts.readers.parsing.settings import flattened, read_document, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import read_jsonl, stem_of
 from gradscope.rollouts.run import Run, StepMetrics, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import find_base, find_tokenizer, weights_at, with_initial
@@ -105,7 +100,7 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
     for folder in folders:
         events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
         if several := several_sources("TensorBoard's files", "folder", sorted({str(file.parent) for file in events})):
-            return replace(run.with_missing(several), unread_metrics=several)
+            return run.without_metrics(several)
         if events:
             return _with(run, events, scalar_metrics(events, {}, quarantine), quarantine)
         metrics = StepMetrics.of(metric_lines(filter(Path.is_file, [lines]), {}, quarantine))
@@ -119,20 +114,19 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
         below = [inner for pattern in _BELOW for inner in sorted(folder.glob(pattern)) if inner.is_dir()]
         tables = logs_with("grad_norm", [folder, *below], run.source.files)
         if several := several_sources("Metrics", "file", tables):
-            return replace(run.with_missing(several), unread_metrics=several)
+            return run.without_metrics(several)
         path = request.path
         siblings = sorted(path.parent.glob(f"*{path.suffix}")) if tables and path.is_file() else ()
         for other in (of for of in siblings if word_of(of) != word_of(path) and not HELD_OUT.search(of.name)):
             if column_roles.have_rollouts(column_roles.columns_of_rows(peek(other), request.columns)):
-                unread = (
+                return run.without_metrics(
                     f"Metrics lie in {tables[0]}, but rollouts in {other} too: of which is not known; none were read."
                 )
-                return replace(run.with_missing(unread), unread_metrics=unread)
         if tables:
             logged = table_metrics(tables[0], quarantine)
             if logged and len(run.steps) > 1 and logged.keys().isdisjoint(run.steps):
-                unread = f"Metrics in {tables[0]} are of other steps than the rollouts, and none were read."
-                return replace(run.with_missing(unread), unread_metrics=unread)
+                of_others = f"Metrics in {tables[0]} are of other steps than the rollouts, and none were read."
+                return run.without_metrics(of_others)
             inferred = (*run.source.inferred, f"Metrics are those of {tables[0]}.")
             run = replace(run, source=replace(run.source, inferred=inferred))
             return _with(run, tables, logged, quarantine)
@@ -261,12 +255,11 @@ def saved_weights(
     refs = [weights_of[number] for number in sorted(weights_of)]
     weights_of_all = with_initial(refs, request.initial, base_of, before_0=from_0 and 0 in weights_of)
     readable = {weights.num_updates for weights in weights_of_all}
-    bases = [Path(weights.base) for weights in weights_of_all if weights.base]
-    model = None if request.model is None else Path(request.model)
+    folders = (*(weights.path for weights in weights_of_all), request.initial, *(of.base for of in weights_of_all))
     return {
         "weights": weights_of_all,
         "unmerged_weights": {number: reason for number, reason in unmerged.items() if number not in readable},
-        "tokenizer": find_tokenizer(*(weights.path for weights in weights_of_all), request.initial, *bases, model),
+        "tokenizer": find_tokenizer(*folders, request.model),
     }
 
 
@@ -282,9 +275,7 @@ def numbered_folders(root: Path, patterns: Iterable[str]) -> Iterator[tuple[int,
 def _model_in(folder: Path, num_updates: int, layout: CheckpointLayout, request: ReadRequest) -> WeightsRef | None:
     for inner in (*(inner for pattern in layout.inside for inner in sorted(folder.glob(pattern))), folder):
         try:
-            return weights_at(
-                inner, num_updates=num_updates, base_of=lambda adapter: request.model or find_base(adapter, folder)
-            )
+            return weights_at(inner, num_updates=num_updates, base_of=request.base_of(folder))
         except InputError:  # a configuration and a tokenizer alone, or pickles
             continue
     return None
@@ -414,59 +405,5 @@ _VERL_LAYOUT = CheckpointLayout(
         f"{'megatron' if any(folder.glob('actor/**/dist_ckpt')) else 'fsdp'} --local_dir {folder / 'actor'} "
         f"--target_dir {folder / 'actor' / 'huggingface'}; with hf_model in actor.checkpoint.save_contents verl does "
         "it itself."
-    ),
-)
-
-
-_NEMO_RL_NAMES = {"train/grad_norm": "grad_norm", "train/reward": "reward"}
-_NEMO_RL_CHECKPOINTS = ("step_*", "*/step_*", "results/*/step_*")
-NO_NORMS = (
-    "NeMo-RL's grad_norm goes to its logging backends alone: logger.tensorboard_enabled=true puts it beside the "
-    "training data."
-)
-
-
-def with_nemo_rls(request: ReadRequest, run: Run) -> Run:
-    """The run with its arguments, metrics and weights."""
-    folder = request.path.resolve()
-    folder = folder if folder.is_dir() else folder.parent
-    roots = [folder, folder.parent, folder.parent.parent]
-    metrics = _nemo_rl_metrics(roots, quarantine := QuarantineLog())
-    run = run if metrics else run.with_missing(NO_NORMS)
-    checkpoints = (of for root in roots for _, of in numbered_folders(root, _NEMO_RL_CHECKPOINTS))
-    settings = trainer_settings(request, "nemo-rl", (of / "config.yaml" for of in (*roots, *checkpoints)))
-    size, precision = settings.at("policy.train_micro_batch_size"), settings.at("policy.precision", "bfloat16")
-    return replace(
-        run,
-        source=with_set_aside(run.source, quarantine),
-        metrics=metrics,
-        settings=in_precision(settings, precision, per_device_train_batch_size=size),
-        **saved_weights(request, _NEMO_RL_LAYOUT, roots),
-    )
-
-
-def _nemo_rl_metrics(roots: list[Path], quarantine: QuarantineLog) -> Metrics:
-    """Metrics of TensorBoard's files in the folder or the one above, else of JSON lines under the same names."""
-    folder, above, *_ = roots
-    for root, files in (folder, event_files(folder)), (above, event_files(above, below=("", "tensorboard"))):
-        metrics_of = scalar_metrics(files, _NEMO_RL_NAMES, quarantine) or metric_lines(
-            sorted(root.glob("metrics.jsonl")), _NEMO_RL_NAMES, quarantine
-        )
-        if any("grad_norm" in values for values in metrics_of.values()):
-            return metrics_of
-    return {}
-
-
-_NEMO_RL_LAYOUT = CheckpointLayout(
-    patterns=_NEMO_RL_CHECKPOINTS,
-    inside=("hf", "policy/hf", "policy/weights/model/consolidated", "policy/weights", "policy/weights/*", "*"),
-    merge=lambda folder: (
-        "Convert it: python examples/converters/convert_"
-        + (
-            f"megatron_to_hf.py --config {folder}/config.yaml --megatron-ckpt-path {folder}/policy/weights/iter_0000000"
-            if any(folder.glob("policy/weights/iter_*"))
-            else f"dcp_to_hf.py --config {folder}/config.yaml --dcp-ckpt-path {folder}/policy/weights"
-        )
-        + f" --hf-ckpt-path {folder}/hf; with checkpointing.save_consolidated NeMo-RL writes such a folder itself."
     ),
 )

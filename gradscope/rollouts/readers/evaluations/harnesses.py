@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from gradscope.errors import InputError
+from gradscope.rollouts.arrays import Counts, Floats
 from gradscope.rollouts.groups import REWARD, RewardTable, numbered_policies
 from gradscope.rollouts.readers.column_roles import VERDICTS
 from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, has_row
@@ -27,12 +27,7 @@ from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
 from gradscope.rollouts.readers.parsing.records import list_names
 from gradscope.rollouts.readers.parsing.tables import Row, read_rows
-from gradscope.rollouts.readers.reduction.columns import (
-    Cells,
-    Columns,
-    rewards_of,
-    texts_in,
-)
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, rewards_of, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 
 _PLUS = IfNoted(
@@ -89,7 +84,7 @@ _SHARE = re.compile(r"(?:\w+_)?(?:pass@(?:1|k:k=1)|avg@n)(?:(?::|:n=|&n=)([0-9]{
 """Scores of a document that are the share of right ones among its responses, or among so many of them."""
 
 
-def _samples_of_shares(score: str, rows: Cells) -> tuple[list[int], NDArray[np.float64], NDArray[np.int64]]:
+def _samples_of_shares(score: str, rows: Cells) -> tuple[list[int], Floats, Counts]:
     """The row, reward and number of the samples of rows with responses; a score that is no share is one."""
     share_of, samples = _SHARE.fullmatch(score), list[tuple[int, float, int]]()
     if share_of is None:

@@ -31,7 +31,7 @@ from gradscope.outside.limits import MAX_ROW, allowed, in_mib, raise_limits
 from gradscope.outside.plain_json import parse_json
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import BLANK, CUT_OFF
-from gradscope.rollouts.arrays import to_filled, to_numpy
+from gradscope.rollouts.arrays import Counts, to_filled, to_numpy
 from gradscope.rollouts.event_file import WANDB_START, history_in, scalars_in
 from gradscope.rollouts.listing import COMPRESSED, when_copied
 from gradscope.rollouts.readers.column_roles import USUAL
@@ -64,7 +64,7 @@ from gradscope.rollouts.readers.parsing.tables import (
 )
 from gradscope.rollouts.readers.reduction.lines import OddRow, blocks_in
 from gradscope.rollouts.readers.reduction.processes import csv_blocks
-from gradscope.rollouts.run import Counts, Numbers, StepMetrics
+from gradscope.rollouts.run import Numbers, StepMetrics
 
 Cells = Mapping[str, Any]
 

@@ -46,7 +46,8 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     steps_in,
 )
 from gradscope.rollouts.readers.parsing.cells import is_number
-from gradscope.rollouts.readers.parsing.records import ReadRequest, peek, read_trainer_settings, refuse_turns
+from gradscope.rollouts.readers.parsing.records import ReadRequest, peek, refuse_turns
+from gradscope.rollouts.readers.parsing.settings import read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import suffix_of
 from gradscope.rollouts.run import Numbers, Run, StepMetrics
 from gradscope.say import counted

@@ -19,8 +19,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gradscope.errors import UsageError
+from gradscope.rollouts.arrays import Floats
 from gradscope.rollouts.readers.metrics_alone.published import plain_name
-from gradscope.rollouts.run import Floats, Numbers, StepMetrics
+from gradscope.rollouts.run import Numbers, StepMetrics
 
 MetricStyle = Literal["share", "norm", "count"]
 

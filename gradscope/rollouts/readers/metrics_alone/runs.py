@@ -22,11 +22,12 @@ from msgspec.structs import replace
 
 from gradscope.outside.numerals import number_from
 from gradscope.outside.plain_json import parse_json
+from gradscope.rollouts.arrays import Counts, Floats
 from gradscope.rollouts.readers.column_roles import RUNS, USUAL, are_held_out, held_out_columns
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number, logged_number, text_of
 from gradscope.rollouts.readers.parsing.records import are_turns
 from gradscope.rollouts.readers.reduction.columns import step_numbers
-from gradscope.rollouts.run import Counts, Floats, Numbers, StepMetrics
+from gradscope.rollouts.run import Numbers, StepMetrics
 
 Column = Numbers | Sequence[Any]
 """The cells of rows, or those of them that are numbers."""

@@ -24,15 +24,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import UNSET, MsgspecError, Raw, Struct, convert
 from msgspec.json import Decoder, decode, encode
-from numpy.typing import NDArray
 
 from gradscope.outside.numerals import integer_from, number_from
 from gradscope.results.source import BROKEN_REWARD
-from gradscope.rollouts.arrays import count_of
+from gradscope.rollouts.arrays import Counts, count_of
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
-
-Counts = NDArray[np.int64]
 
 _STRING = Decoder(str)
 _NOT_FINITE = frozenset({"nan", "inf", "infinity"})

@@ -1,4 +1,4 @@
-"""What a reader is asked, and what its answer is made of: flat records, groups of these, a run and its settings.
+"""What a reader is asked, and what its answer is made of: flat records, groups of these, a run.
 
 Groups are built from the records of any log, in the order of first appearance. How completions ended is told in the
 words of trainers, engines and services.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import filecmp
 import math
-import re
-import tomllib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice, pairwise
 from operator import itemgetter
@@ -21,14 +19,12 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from gradscope.errors import InputError
-from gradscope.outside import rules
-from gradscope.outside.limits import open_file, read_limited
-from gradscope.outside.plain_json import MAX_DEPTH, is_deeper, parse_json
+from gradscope.outside.limits import open_file
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import Source
+from gradscope.rollouts.arrays import Floats
 from gradscope.rollouts.groups import (
     ENDS,
     TOKEN_FIELDS,
@@ -42,85 +38,13 @@ from gradscope.rollouts.groups import (
     sizes_of,
 )
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.parsing.cells import text_of, token_ids, whole_number
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog, refuse_quarantined
+from gradscope.rollouts.readers.parsing.cells import text_of
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
+from gradscope.rollouts.readers.parsing.settings import read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
-from gradscope.rollouts.run import Run, TrainerSettings
+from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import find_base, find_tokenizer, with_initial
 from gradscope.say import as_ranges
-
-_FORMATS = {".yaml": "YAML", ".yml": "YAML", ".toml": "TOML"}
-_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,([^{}]*))?\}")
-_MAX_VALUES = 100_000
-_ENDLESS: list[Any] = []
-_ENDLESS.append(_ENDLESS)
-_MAX_REFERENCES = 8  # longest chain of values that refer to values
-
-
-def config_format(path: Path) -> str:
-    """The format that a file is read in, by its suffix."""
-    return _FORMATS.get(path.suffix, "JSON")
-
-
-def read_document(path: Path) -> Any:
-    """The parsed document of a file.
-
-    Raises:
-        InputError: It is no regular file, or too large.
-        ValueError: It is not of its format, too deep, or refers to itself so often that it has too many values.
-    """
-    text = read_limited(path).decode("utf-8")
-    kind = config_format(path)
-    try:
-        document = _yaml(text) if kind == "YAML" else tomllib.loads(text) if kind == "TOML" else parse_json(text)
-    except RecursionError:
-        document = _ENDLESS
-    if is_deeper(document, MAX_DEPTH):
-        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
-    values = leaves_in(document) if isinstance(document, Mapping) else ()
-    if next(islice(values, _MAX_VALUES, None), None) is not None:
-        raise ValueError(f"it has more than {_MAX_VALUES:,} values, those that it refers to counted each time")
-    return document
-
-
-def _yaml(text: str) -> Any:
-    import yaml  # few logs come with YAML
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error).replace("\n", " ")) from error
-
-
-def flattened(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Path -> value of nested settings; one that refers to another, as Hydra writes it, has the other's value.
-
-    Example:
-        >>> flattened({"data": {"length": 8}, "rollout": {"response_length": "${data.length}"}})
-        {'data.length': 8, 'rollout.response_length': 8}
-    """
-    flat = dict(leaves_in(config))
-
-    def resolved(value: Any) -> Any:
-        for _ in range(_MAX_REFERENCES):
-            reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-            if reference is None:
-                return value
-            value = flat.get(reference[1], None if reference[2] is None else _yaml(reference[2]))
-        return None
-
-    return {name: resolved(value) for name, value in flat.items()}
-
-
-def leaves_in(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """What is no object in objects within one another, each with its keys, joined by dots."""
-    for name, value in config.items():
-        path = f"{above}.{name}" if above else str(name)
-        if isinstance(value, Mapping):
-            yield from leaves_in(value, path)
-        else:
-            yield path, value
-
 
 Measured = Literal["samples", "completions"] | None
 """Hashes of what distinguishes the rollouts of a group, for a part of a log; lengths and hashes of completions."""
@@ -172,6 +96,10 @@ class ReadRequest(Struct, frozen=True, kw_only=True):
         """The base model of the run's adapters."""
         return None if self.options.model is None else str(self.options.model)
 
+    def base_of(self, run: Path) -> Callable[[Path], str | None]:
+        """The base of each adapter of a run: the model that the user named, else what its configuration names."""
+        return lambda adapter: self.model or find_base(adapter, run)
+
     @property
     def initial(self) -> Path | None:
         """The weights before the first update."""
@@ -216,89 +144,6 @@ def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, otherwise
         if present
         else f"Give a log with a {noun} for each sample.",
     )
-
-
-def read_trainer_settings(path: Path | None) -> TrainerSettings:
-    """The trainer's arguments from a JSON, YAML or TOML file: bare, or under ``args``, before whose keys others yield.
-
-    Raises:
-        InputError: The file is missing or not a JSON object, or an argument is of the wrong kind.
-    """
-    if path is None:
-        return TrainerSettings()
-    try:
-        document = read_document(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is not readable {config_format(path)}: {error}.", hint=_SETTINGS_HINT) from error
-    if not isinstance(document, dict) or not isinstance(document.get("args", {}), dict):
-        raise InputError(f"{path} is not a JSON object of arguments.", hint=_SETTINGS_HINT)
-    outside_args = {name: value for name, value in document.items() if name != "args"}
-    values = {**outside_args, **document.get("args", {})}
-    require_arguments(values, str(path))
-    return TrainerSettings(values=values, origin=str(path))
-
-
-_SETTINGS_HINT = (
-    'Write the trainer\'s arguments as JSON: {"num_generations": 8, "beta": 0.0, ...} (TRL: `args.to_dict()`).'
-)
-
-
-def read_side_ids(path: Path | None) -> Mapping[tuple[int, int], tuple[int, ...]]:
-    """(step, row) -> completion token ids, from a side file with columns ``step``, ``row`` and ``completion_ids``.
-
-    Raises:
-        InputError: The file is missing, or a row lacks a column or holds something else.
-    """
-    if path is None:
-        return {}
-    if not path.is_file():
-        raise InputError(f"There is no file {path}.", hint="--completion-ids takes a Parquet or JSONL file.")
-    quarantine = QuarantineLog()
-    ids: dict[tuple[int, int], tuple[int, ...]] = {}
-    for location, row in read_rows(path, quarantine):
-        step, number = whole_number(row.get("step")), whole_number(row.get("row"))
-        own_ids = token_ids(row.get("completion_ids"))
-        if step is None or number is None or own_ids is None:
-            raise InputError(
-                f"{location} does not hold step, row and completion_ids.",
-                hint="Each row names a step, a row within the step counted from 0, and a list of token ids.",
-            )
-        if (step, number) in ids:
-            quarantine.add("step and row were there before", location)
-        ids[step, number] = own_ids
-    refuse_quarantined(quarantine.result())
-    return ids
-
-
-_COUNTS = (
-    *("gradient_accumulation_steps", "num_iterations", "num_generations", "per_device_train_batch_size"),
-    *("steps_per_generation", "generation_batch_size", "max_completion_length", "ref_model_sync_steps"),
-    "pad_to_multiple_of",
-)
-_FROM_ZERO = (
-    *("beta", "epsilon", "epsilon_high", "delta", "ref_model_mixup_alpha", "top_entropy_quantile", "learning_rate"),
-    *("vllm_importance_sampling_cap", "vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"),
-)
-_NUMBERS = ("entropy_coef", "entropy_target", "off_policy_mask_threshold", "router_aux_loss_coef", "max_grad_norm")
-_TEXTS = ("loss_type", "multi_objective_aggregation", "advantage")
-_RULES: dict[str, rules.FieldRule] = {
-    **dict.fromkeys(_COUNTS, rules.integer_between(1)),
-    **dict.fromkeys(_FROM_ZERO, rules.FROM_ZERO),
-    **dict.fromkeys(_NUMBERS, rules.NUMBER),
-    **dict.fromkeys(_TEXTS, rules.TEXT),
-    "temperature": rules.ABOVE_ZERO,
-    "reward_weights": rules.NUMBERS,
-    "scale_rewards": rules.FieldRule("text, true or false", lambda value: isinstance(value, (str, bool))),
-    "chat_template_kwargs": rules.OBJECT,
-    "model_init_kwargs": rules.OBJECT,
-}
-"""Argument of TRL -> the rule for its value where that is not null."""
-
-
-def require_arguments(values: Mapping[str, Any], origin: str) -> None:
-    """Refuse arguments of the wrong kind with an InputError; unknown arguments and null pass."""
-    set_values = {name: value for name, value in values.items() if value is not None}
-    rules.require_fields(set_values, _RULES, origin, hint="Write the arguments as the trainer had them.")
 
 
 REPEATED = "the row repeats an earlier one of the same sample"
@@ -547,8 +392,8 @@ def assemble_groups(
         source=replace(source, num_rows=num_rows, inferred=inferred, quarantined=set_aside),
         groups=groups,
         settings=read_trainer_settings(request.run_config),
-        weights=with_initial((), request.initial, lambda adapter: request.model or find_base(adapter, folder)),
-        tokenizer=find_tokenizer(request.initial, None if request.model is None else Path(request.model)),
+        weights=with_initial((), request.initial, request.base_of(folder)),
+        tokenizer=find_tokenizer(request.initial, request.model),
     )
 
 
@@ -580,7 +425,7 @@ def status_in(cell: Any, name: str = _STATUS) -> Status:
     return flag or _WORDS.get(word.rpartition(".")[2], "unknown")
 
 
-def are_cut_off(cells: Sequence[Any], name: str) -> NDArray[np.float64]:
+def are_cut_off(cells: Sequence[Any], name: str) -> Floats:
     """Whether completions were cut off, by the cells of a column of that name, [R]; NaN where that is not known."""
     are_texts = {str}.issuperset(map(type, cells))
     texts = cells if are_texts else list(map(text_of, cells))

@@ -23,14 +23,13 @@ from pathlib import Path, PurePath
 from typing import IO, Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import BUFFER, MAX_ROW, Unpacked, allowed, in_mib, open_file, raise_limits
 from gradscope.outside.plain_json import RefusedJsonError, parse_json
 from gradscope.results.source import BLANK, CUT_OFF, TWICE, first_duplicate
+from gradscope.rollouts.arrays import Counts
 from gradscope.rollouts.listing import COMPRESSED, natural, natural_path, when_copied
 from gradscope.rollouts.readers.parsing.columnar import read_parquet_rows
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
@@ -271,7 +270,7 @@ class CsvRows:
         line = self._cells()
         return None if line is None else (line[0], self._named_cells(line[1]), line[2])
 
-    def parse_row(self, data: bytes, bounds: NDArray[np.int64], row: int) -> dict[str, str] | str:
+    def parse_row(self, data: bytes, bounds: Counts, row: int) -> dict[str, str] | str:
         """One of some rows by itself, or why it has no cells; ``bounds`` are where each begins and the last ends."""
         text = data[bounds[row] : bounds[row + 1]].decode("utf-8", "surrogateescape")
         return self._named_cells(next(self._reader([text]), []))

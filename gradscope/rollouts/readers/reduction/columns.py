@@ -25,14 +25,12 @@ from numpy.typing import NDArray
 
 from gradscope.results.source import BROKEN_ADVANTAGE
 from gradscope.rollouts import arrays
+from gradscope.rollouts.arrays import Counts, Flags, Floats
 from gradscope.rollouts.groups import REWARD, status_of
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record, are_cut_off
 from gradscope.rollouts.readers.parsing.tables import Row, entry_in, is_untyped, suffix_of
-
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _NO_STEP = -1
@@ -63,7 +61,7 @@ class Columns(Struct, frozen=True, kw_only=True):
     """The row of each rollout, ascending; None: a rollout a row. Rows without a rollout are skipped."""
     flaws: Sequence[tuple[int, str]] = ()  # rows that are set aside with all their rollouts, and why
     count: Counts | None = None  # number of equal rollouts that each stands for; None: one
-    step: NDArray[np.int64]  # from 0 on; -1 where the row has none, which sets its rollout aside
+    step: Counts  # from 0 on; -1 where the row has none, which sets its rollout aside
     no_step: str = "the step is not a whole number"  # the reason then given
     group: list[str] | pa.Array
     """The id of the group within its step; "" where the row has none, which sets its rollout aside."""
@@ -80,8 +78,8 @@ class Columns(Struct, frozen=True, kw_only=True):
     no_reward: Callable[[int], str | None] = lambda _: "the reward is missing"
     """Why a row has no reward; None: the format logs none."""
     notes: Collection[Note] = ()  # notes on the log, even if all rows are set aside
-    is_odd: NDArray[np.bool_] | None = None  # where ``details`` has to look at the row; None: nowhere
-    noted: Mapping[str, NDArray[np.bool_]] = {}
+    is_odd: Flags | None = None  # where ``details`` has to look at the row; None: nowhere
+    noted: Mapping[str, Flags] = {}
     """Sentences about the log, each with the rows that give rise to it, [R]."""
     samples: Sequence[str | None] | None = None
     """An id of each rollout within its group, [R]; None: the log has none."""
@@ -96,7 +94,7 @@ class Columns(Struct, frozen=True, kw_only=True):
         """The ids of the prompts of some rows."""
         return texts_in(self.group, rows) if self.prompts is None else self.prompts(rows)
 
-    def called_for(self, is_odd: NDArray[np.bool_]) -> tuple[Note, ...]:
+    def called_for(self, is_odd: Flags) -> tuple[Note, ...]:
         """What the rows call for that are not odd."""
         is_used = ~is_odd[self.row_of]
         return (*self.notes, *(sentence for sentence, calls in self.noted.items() if (calls & is_used).any()))
@@ -259,7 +257,7 @@ class Cells:
             return _of_distinct(column, ends, math.nan)
         return ends(column if {str}.issuperset(map(type, column)) else self.cells(key))
 
-    def not_finite(self, key: str | None) -> NDArray[np.bool_] | None:
+    def not_finite(self, key: str | None) -> Flags | None:
         """Where a cell is a number but not a finite one, [R]; None where no decoder lets such a number pass."""
         column = self.column(key)
         if not isinstance(column, pa.Array) or not pa.types.is_floating(column.type):
@@ -509,7 +507,7 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
         yield at, record
 
 
-def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
+def _distinct(column: pa.Array) -> tuple[list[Any], Counts]:
     """The different cells of a column, and which of them each row has; -1 for null, [R]."""
     if not pa.types.is_dictionary(column.type):
         if pa.types.is_nested(column.type):  # which Arrow does not encode; equal cells mostly stand side by side
@@ -579,7 +577,7 @@ def rewards_of(cells: Sequence[Any]) -> dict[str, Floats]:
     return functions
 
 
-def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
+def step_numbers(cells: Sequence[Any]) -> Counts:
     """Steps by ``step_number``; -1 where one is none, [R]."""
     if cells and type(cells[0]) is str and cells.count(cells[0]) == len(cells):  # rows of a step repeat its text
         return np.full(len(cells), _parsed_step(cells[0]))
@@ -597,7 +595,7 @@ def _parsed_step(cell: Any) -> int:
     return _NO_STEP if (number := parse.step_number(cell)) is None else number
 
 
-def int_steps(cells: Sequence[Any]) -> NDArray[np.int64]:
+def int_steps(cells: Sequence[Any]) -> Counts:
     """:func:`step_numbers` of whole numbers alone: neither text nor 3.0 is one, [R]."""
     are_ints = {int}.issuperset(map(type, cells))
     return step_numbers(cells if are_ints else [cell if type(cell) is int else None for cell in cells])

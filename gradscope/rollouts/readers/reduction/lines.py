@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.outside.limits import MAX_ROW, allowed
 from gradscope.outside.plain_json import MAX_DEPTH
-from gradscope.rollouts.arrays import WORD, counts_by_word, positions_of
+from gradscope.rollouts.arrays import WORD, Counts, Flags, counts_by_word, positions_of
 from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, Note
-from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
+from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Part, part_of_columns
 
 BLOCK = 4 << 20
 """Bytes of a block: so many that its overhead is small, and so few that a processor's cache holds most of them."""
@@ -324,7 +324,7 @@ def _decoded(
     waiting = [(low + 1, high) for low, high in pairwise(edges) if low + 1 < high][::-1]
     rows: list[Any] = []
     at: list[Counts] = [np.zeros(0, dtype=np.int64)]
-    is_patched: NDArray[np.bool_] | None = None
+    is_patched: Flags | None = None
     while waiting:
         low, high = waiting.pop()
         try:
@@ -363,7 +363,7 @@ def _none_if_patched(cell: Any) -> Any:
 _PATCH = b"{}"
 
 
-def _without_nan(data: bytes, bounds: Counts) -> tuple[bytes, NDArray[np.bool_]]:
+def _without_nan(data: bytes, bounds: Counts) -> tuple[bytes, Flags]:
     """Lines with an empty object for each NaN and infinity outside of texts, and which lines have one."""
     letters = np.frombuffer(data, dtype=np.uint8)
     quotes = _quotes(letters)
@@ -413,7 +413,7 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
     return np.flatnonzero(is_doubtful)
 
 
-def _are_deep(data: bytes, bounds: Counts, numbers: Counts) -> NDArray[np.bool_]:
+def _are_deep(data: bytes, bounds: Counts, numbers: Counts) -> Flags:
     """Which of some lines nest objects and lists on too many levels; what is no JSON, the decoder finds out."""
     view = memoryview(data)
     lines = b"".join(view[bounds[number] : bounds[number + 1]] for number in numbers.tolist())
@@ -442,7 +442,7 @@ def _quotes(letters: NDArray[np.uint8]) -> Counts:
     return np.delete(at, behind[(at[behind] - starts[run]) % 2 == 1])
 
 
-def _are_outside(at: Counts, quotes: Counts, bounds: Counts) -> NDArray[np.bool_]:
+def _are_outside(at: Counts, quotes: Counts, bounds: Counts) -> Flags:
     """Which positions are outside of texts, by the quotes since the start of the line of each."""
     starts = bounds[np.searchsorted(bounds, at, side="right") - 1]
     return np.asarray((np.searchsorted(quotes, at) - np.searchsorted(quotes, starts)) % 2 == 0)

@@ -19,11 +19,11 @@ from typing import cast
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import allowed, raise_limits
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.arrays import Flags
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, group_name
 from gradscope.rollouts.listing import COMPRESSED
 from gradscope.rollouts.readers.parsing import tables
@@ -145,7 +145,7 @@ class ColumnLog(Struct, frozen=True, kw_only=True):
     note: Callable[[Note], object] = lambda _: None  # called with each note on the log
     lines_hold_many: bool = False  # whether a line that is set aside counts as many rollouts as the mean line holds
     max_rollouts: float = math.inf  # limit on rollouts: a few digits may declare a million
-    repeats: Callable[[RewardTable], NDArray[np.bool_]] | None = None
+    repeats: Callable[[RewardTable], Flags] | None = None
     """Which groups may log a rollout twice, [J], judged by the table; None: judged by ``sample``."""
     needs_texts: bool = False  # whether ``validate`` looks at the texts of prompts, which large tables go without
     validate: Callable[[RewardTable], RewardTable | None] = lambda table: table

@@ -19,7 +19,16 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.machine import trim_heap
-from gradscope.rollouts.arrays import byte_counts, byte_offsets, run_starts, to_indices, to_numpy, to_strings
+from gradscope.rollouts.arrays import (
+    Counts,
+    Flags,
+    byte_counts,
+    byte_offsets,
+    run_starts,
+    to_indices,
+    to_numpy,
+    to_strings,
+)
 from gradscope.rollouts.groups import (
     UNKNOWN,
     RewardTable,
@@ -30,8 +39,6 @@ from gradscope.rollouts.groups import (
 )
 from gradscope.rollouts.readers.parsing.records import Record, common_advantage
 from gradscope.rollouts.readers.reduction.columns import Columns
-
-Counts = NDArray[np.int64]
 
 NOT_COMPARED = 0  # the hash of a sample without an id, which only a comparison of rows can tell from another
 ROWS_A_FILE = 1 << 40  # row numbers that each file of a log has for itself
@@ -94,7 +101,7 @@ def _names_of_rows(names: list[str] | pa.Array, rows: Counts) -> pa.Array:
     return names.take(to_indices(rows))
 
 
-def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[Part | None, Counts, NDArray[np.bool_]]:
+def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[Part | None, Counts, Flags]:
     """The groups of usual rows numbered ``at``, or None; the row of each rollout, by group [n]; the odd rows."""
     has_flaw = (columns.step < 0) | ~np.isfinite(columns.numbers["reward"])
     if columns.is_odd is not None:
@@ -194,7 +201,7 @@ def with_counted_tokens(record: Record) -> Record:
     return replace(record, tokens=None, earlier=(), num_tokens=num_tokens, advantage=advantage)
 
 
-def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Sequence[RolloutGroup]) -> RewardTable:
+def replaced_groups(table: RewardTable, replaced: Flags, groups: Sequence[RolloutGroup]) -> RewardTable:
     """A table in which some groups [J] are replaced by those of the same names; their order stays."""
     made, old = {group.group_id: group for group in groups}, table.select(replaced)
     new = RewardTable.of_groups((made[name] for name in old.ids()), with_completions=old.text_hash is not None)
@@ -225,7 +232,7 @@ def sample_hashes(names: Iterable[str | None]) -> NDArray[np.uint32]:
     return np.fromiter(map(hashes.__getitem__, names), np.uint32, len(names))
 
 
-def repeated_samples(table: RewardTable, sample: NDArray[np.uint32]) -> NDArray[np.bool_]:
+def repeated_samples(table: RewardTable, sample: NDArray[np.uint32]) -> Flags:
     """Which groups may log a rollout twice, [J], by the hashes of samples, [N]."""
     repeated = np.zeros(len(table), dtype=np.bool_)
     for rows, ids in table.by_size(sample):

@@ -26,7 +26,7 @@ from gradscope.errors import InputError
 from gradscope.machine import num_cores, trim_heap
 from gradscope.outside.limits import MAX_ROW, allowed
 from gradscope.results.source import TWICE
-from gradscope.rollouts.arrays import to_cells, to_indices
+from gradscope.rollouts.arrays import Counts, to_cells, to_indices
 from gradscope.rollouts.listing import COMPRESSED
 from gradscope.rollouts.readers.parsing import columnar, tables
 from gradscope.rollouts.readers.reduction.columns import Cells, FileColumns, LineColumns, ListColumns, TableColumns
@@ -39,7 +39,7 @@ from gradscope.rollouts.readers.reduction.lines import (
     scan_small,
     spans_of,
 )
-from gradscope.rollouts.readers.reduction.parts import Counts, part_of_columns
+from gradscope.rollouts.readers.reduction.parts import part_of_columns
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -25,6 +25,7 @@ from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from gradscope.reason import Reason
+from gradscope.rollouts.arrays import Counts, Floats
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers import run_files
 from gradscope.rollouts.readers.format import Format, IfNoted, Reading, RowFormat, has_keys, has_row
@@ -37,14 +38,13 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     filter_caveat,
     with_set_aside,
 )
-from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, flattened, peek
+from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
+from gradscope.rollouts.readers.parsing.settings import flattened
 from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
-    Counts,
     Fact,
-    Floats,
     Note,
     facts_in,
     int_steps,

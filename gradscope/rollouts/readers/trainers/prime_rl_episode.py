@@ -22,22 +22,13 @@ from msgspec.structs import fields, replace
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.results.source import BROKEN_REWARD
-from gradscope.rollouts.arrays import to_floats
+from gradscope.rollouts.arrays import Counts, Floats, to_floats
 from gradscope.rollouts.groups import REWARD, UNKNOWN, Tokens
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record, common_advantage
 from gradscope.rollouts.readers.parsing.tables import read_jsonl
-from gradscope.rollouts.readers.reduction.columns import (
-    Cells,
-    Columns,
-    Counts,
-    Floats,
-    LineColumns,
-    Note,
-    numbers_of,
-    records_in,
-)
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, Note, numbers_of, records_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 
 _COLUMNS = ("logprobs", "advantages", "trainer_logprobs", "entropies")  # lists of a node: a value per sampled token
@@ -489,13 +480,13 @@ def columns_of(
     )
 
 
-def _rewards_of(scored: Sequence[Mapping[str, _Score]]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+def _rewards_of(scored: Sequence[Mapping[str, _Score]]) -> tuple[Floats, dict[str, Floats]]:
     """The scalar rewards [R], sums of scores times weights, NaN where one of these is no number; columns of scores."""
     kinds: dict[tuple[str, ...], list[int]] = {}
     for at, scores in enumerate(scored):
         kinds.setdefault(tuple(scores), []).append(at)
     total = np.full(len(scored), np.nan)
-    columns: dict[str, NDArray[np.float64]] = {}
+    columns: dict[str, Floats] = {}
     for kind, rows in kinds.items():
         if kind:
             total[rows] = 0.0

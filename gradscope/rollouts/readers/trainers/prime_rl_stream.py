@@ -20,16 +20,15 @@ import numpy as np
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from gradscope.reason import Reason
-from gradscope.rollouts.arrays import to_floats, to_strings, to_texts
+from gradscope.rollouts.arrays import Counts, Flags, Floats, to_floats, to_strings, to_texts
 from gradscope.rollouts.groups import REWARD, GroupsOfTable, RewardTable, RolloutGroup
 from gradscope.rollouts.readers.parsing.cells import finite_or_none, list_of, mapping_of, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.tables import files_like
-from gradscope.rollouts.readers.reduction.columns import Columns, Counts, Floats, Note, int_steps
+from gradscope.rollouts.readers.reduction.columns import Columns, Note, int_steps
 from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduce_log
 from gradscope.rollouts.readers.reduction.parts import merge_parts, part_of_table, repeated_samples
@@ -46,11 +45,11 @@ VERSION = 1  # of the annotations that are supported
 class Annotations(Struct, frozen=True, kw_only=True):
     """The annotations of a run."""
 
-    traces: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    traces: Counts = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Hashes of the ids of traces with a record on training, ascending, [A]."""
-    steps: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    steps: Floats = field(default_factory=lambda: np.zeros(0))
     """The step of each; NaN where it was not trained on, or not yet, [A]."""
-    advantages: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    advantages: Floats = field(default_factory=lambda: np.zeros(0))
     """The advantage of each, [A]; NaN where its tokens differ, or it is among those that are stored whole."""
     trained_again: frozenset[int] = frozenset()
     """Steps that a restart trained again, so that rollouts of both attempts are in the log."""
@@ -271,7 +270,7 @@ def stream_layout(annotations: Annotations) -> episodes.EpisodeLayout:
     )
 
 
-def _about_logprobs(rollouts: Sequence[Sequence[Any]]) -> dict[str, NDArray[np.bool_]]:
+def _about_logprobs(rollouts: Sequence[Sequence[Any]]) -> dict[str, Flags]:
     def text(logprobs: Any) -> bytes:
         return bytes(logprobs) if isinstance(logprobs, Raw) else repr(logprobs).encode()
 
@@ -334,7 +333,7 @@ def _rewards_alone(log: ColumnLog, request: ReadRequest) -> tuple[GroupsOfTable,
     """The groups of a log of any size, reduced to rewards, each of one prompt."""
     placements: list[_GroupSteps] = []
 
-    def repeats(table: RewardTable) -> NDArray[np.bool_]:
+    def repeats(table: RewardTable) -> Flags:
         group = np.repeat(np.arange(len(table)), table.size)
         sent, trained = (table.rewards[name] for name in (_SENT, _TRAINED))
         placements.append(_group_steps(to_texts(table.names), table.prompts_of_groups(), group, sent, trained))

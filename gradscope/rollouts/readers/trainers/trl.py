@@ -37,15 +37,16 @@ from gradscope.rollouts.groups import (
 )
 from gradscope.rollouts.readers.format import Format, has_row
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, WatchedLog, filter_caveat
-from gradscope.rollouts.readers.parsing.records import (
-    ReadRequest,
-    assemble_groups,
-    list_names,
-    read_side_ids,
-    read_trainer_settings,
+from gradscope.rollouts.readers.parsing.quarantine import (
+    TEXT_ONLY,
+    QuarantineLog,
+    WatchedLog,
+    filter_caveat,
+    refuse_quarantined,
 )
-from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, read_jsonl
+from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, list_names
+from gradscope.rollouts.readers.parsing.settings import read_trainer_settings
+from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, read_jsonl, read_rows
 from gradscope.rollouts.readers.reduction.columns import numbers_of, step_numbers
 from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, groups_on_disk
@@ -53,7 +54,7 @@ from gradscope.rollouts.readers.run_files import scalar_metrics, several_sources
 from gradscope.rollouts.readers.trainers import trl_files, trl_groups
 from gradscope.rollouts.readers.trainers.trl_files import repeats
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
-from gradscope.rollouts.run_folder import find_base, find_checkpoints, find_tokenizer, with_initial
+from gradscope.rollouts.run_folder import find_checkpoints, find_tokenizer, with_initial
 from gradscope.say import counted
 
 NO_REWARD = "no reward function gave a finite number"
@@ -150,16 +151,10 @@ def _read(request: ReadRequest) -> Run:
 
 def _saved_weights(request: ReadRequest, run: Path) -> dict[str, Any]:
     """The fields of a run that its checkpoints and the weights of ``--initial`` make."""
-    damaged: dict[int, str] = {}
-
-    def base_of(adapter: Path) -> str | None:
-        return request.model or find_base(adapter, run)
-
+    damaged, base_of = dict[int, str](), request.base_of(run)
     weights = with_initial(find_checkpoints(run, base_of, damaged), request.initial, base_of)
-    bases = dict.fromkeys(Path(ref.base) for ref in weights if ref.base is not None)
-    model = None if request.model is None else Path(request.model)
     trained = (ref.path for ref in weights if ref.num_updates > 0)  # the trainer saves its tokenizer with each
-    tokenizer = find_tokenizer(*trained, run, request.initial, *bases, model)
+    tokenizer = find_tokenizer(*trained, run, request.initial, *(ref.base for ref in weights), request.model)
     return {"weights": weights, "damaged_weights": damaged, "tokenizer": tokenizer}
 
 
@@ -221,12 +216,33 @@ def _block(
 
 
 def _side_ids(request: ReadRequest, files: Sequence[trl_files.StepFile]) -> SideIds:
-    """The ids of the side file, at least one of which must be of these files' rows."""
-    side_ids = read_side_ids(request.completion_ids)
+    """(step, row) -> token ids, from the side file with columns ``step``, ``row`` and ``completion_ids``.
+
+    Raises:
+        InputError: The file is missing, a row lacks a column or holds something else, or none is of these files' rows.
+    """
+    path, quarantine = request.completion_ids, QuarantineLog()
+    if path is None:
+        return {}
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.", hint="--completion-ids takes a Parquet or JSONL file.")
+    side_ids: dict[tuple[int, int], tuple[int, ...]] = {}
+    for location, row in read_rows(path, quarantine):
+        step, number = parse.whole_number(row.get("step")), parse.whole_number(row.get("row"))
+        ids = parse.token_ids(row.get("completion_ids"))
+        if step is None or number is None or ids is None:
+            raise InputError(
+                f"{location} does not hold step, row and completion_ids.",
+                hint="Each row names a step, a row within the step counted from 0, and a list of token ids.",
+            )
+        if (step, number) in side_ids:
+            quarantine.add("step and row were there before", location)
+        side_ids[step, number] = ids
+    refuse_quarantined(quarantine.result())
     sizes = {file.step: file.size for file in files}
     if side_ids and not any(row < sizes.get(step, 0) for step, row in side_ids):
         raise InputError(
-            f"No row of {request.completion_ids} belongs to {request.path}.",
+            f"No row of {path} belongs to {request.path}.",
             hint="Its step and row (from 0, in the order of the log) must be those of the run.",
         )
     return side_ids

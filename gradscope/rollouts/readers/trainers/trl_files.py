@@ -20,12 +20,11 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import read_json
 from gradscope.reason import Reason
-from gradscope.rollouts.arrays import dictionary_codes, to_filled, to_numpy
+from gradscope.rollouts.arrays import Counts, Flags, Floats, dictionary_codes, to_filled, to_numpy
 from gradscope.rollouts.groups import UNKNOWN, completion_columns
 from gradscope.rollouts.listing import natural
 from gradscope.rollouts.readers.parsing import cells as parse
@@ -47,10 +46,10 @@ class RowPrompts(Struct, frozen=True, kw_only=True):
 
     ids: tuple[str, ...]
     texts: tuple[str, ...]
-    of_row: NDArray[np.int64]  # the index of each row's prompt in ``ids``, [N]
+    of_row: Counts  # the index of each row's prompt in ``ids``, [N]
 
     @classmethod
-    def of(cls, different: Sequence[Any], of_row: NDArray[np.int64], id_of: Callable[[Any], str]) -> RowPrompts:
+    def of(cls, different: Sequence[Any], of_row: Counts, id_of: Callable[[Any], str]) -> RowPrompts:
         """From different prompts, several of which may have the same id, and the index of each row's prompt, [N]."""
         ids = list(map(id_of, different))
         if len(set(ids)) == len(ids):
@@ -72,21 +71,21 @@ class StepFile(Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...]  # column names in order
     doubles: tuple[str, ...]  # names of the columns of type double, in order
     prompts: RowPrompts  # the prompts of its rows, text or messages
-    numbers: Mapping[str, NDArray[np.float64]]
+    numbers: Mapping[str, Floats]
     """The numbers of the advantage, of doubles and of reward functions; NaN where a cell has no finite number, [N]
     each."""
     lacking: frozenset[str]  # the columns among them with an empty cell
-    is_broken: NDArray[np.bool_]  # where the advantage is a number but not a finite one, [N]
-    num_tokens: NDArray[np.int64]  # tokens of each completion, -1 where its ids were not logged, [N]
+    is_broken: Flags  # where the advantage is a number but not a finite one, [N]
+    num_tokens: Counts  # tokens of each completion, -1 where its ids were not logged, [N]
     repeated_at: tuple[int, ...] = ()  # later steps at which the same batch was written again
-    completions: Mapping[str, NDArray[np.int64]] = {}  # what was measured of their texts, [N] each
+    completions: Mapping[str, Counts] = {}  # what was measured of their texts, [N] each
 
     @property
     def size(self) -> int:
         """The number of rows, N."""
         return len(self.num_tokens)
 
-    def numbers_of(self, column: str) -> NDArray[np.float64]:
+    def numbers_of(self, column: str) -> Floats:
         """A column of ``numbers``; all NaN where the file lacks it, [N]."""
         return self.numbers[column] if column in self.numbers else np.full(self.size, math.nan)
 
@@ -187,7 +186,7 @@ def rows_in(path: Path, *, without: Container[str] = ()) -> list[dict[str, Any]]
     return rows
 
 
-def _num_tokens(column: pa.ChunkedArray) -> NDArray[np.int64]:
+def _num_tokens(column: pa.ChunkedArray) -> Counts:
     if pa.types.is_list(column.type) and pa.types.is_integer(column.type.value_type):
         lists = column.combine_chunks()
         if not lists.flatten().null_count:

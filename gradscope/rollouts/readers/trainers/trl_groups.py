@@ -20,13 +20,11 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
-from gradscope.rollouts.arrays import to_indices
+from gradscope.rollouts.arrays import Counts, Floats, to_indices
 from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, Rollout, RolloutGroup
 from gradscope.rollouts.readers.parsing.cells import finite_or_none, logged_number, parse_messages, text_of, token_ids
 from gradscope.rollouts.readers.trainers.trl_files import RowPrompts, StepFile, TrlState
 from gradscope.rollouts.run import TrainerSettings
-
-Floats = NDArray[np.float64]
 
 _TOLERANCE = 1e-3
 """Largest deviation from the group's line, relative to the largest advantage: far above the rounding of float32, far
@@ -48,9 +46,9 @@ class Block(Struct, frozen=True, kw_only=True):
     functions: Mapping[str, Floats]  # reward function -> its rewards, NaN where it gave none
     advantages: Floats  # logged advantages; likewise
     logged_share: float | None = None  # the trainer's ``frac_reward_zero_std``, where it was logged for this step alone
-    num_tokens: NDArray[np.int64] | None = None
+    num_tokens: Counts | None = None
     """Tokens of completions, -1 where they were not logged; None where the log has none."""
-    completions: Mapping[str, NDArray[np.int64]] = {}  # what was measured of their texts
+    completions: Mapping[str, Counts] = {}  # what was measured of their texts
 
 
 def group_sizes(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[list[int], tuple[str, ...]]:
@@ -110,7 +108,7 @@ def table_of_blocks(blocks: Sequence[Block], sizes: Sequence[int]) -> RewardTabl
     step = np.repeat([block.step for block in blocks], num_groups)
     within = np.arange(len(step)) - np.searchsorted(step, step)
     codes: dict[str, int] = defaultdict(count().__next__)  # ids of prompts
-    texts, prompts = list[str](), list[NDArray[np.int64]]()
+    texts, prompts = list[str](), list[Counts]()
     for block, size in sized:
         of_block = np.fromiter(map(codes.__getitem__, block.prompts.ids), np.int64, len(block.prompts.ids))
         texts += compress(block.prompts.texts, of_block >= len(texts))
@@ -195,7 +193,7 @@ def _is_cut_by(block: Block, size: Any) -> bool:
     return bool(np.all(np.ptp(block.prompts.of_row.reshape(-1, size), axis=1) == 0))
 
 
-def _runs(indices: NDArray[np.int64]) -> list[int]:
+def _runs(indices: Counts) -> list[int]:
     """The lengths of runs of equal indices, each length once."""
     ends = np.flatnonzero(np.diff(indices, append=-1))
     return list(np.unique(np.diff(ends, prepend=-1)).tolist())

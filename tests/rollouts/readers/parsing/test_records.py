@@ -23,7 +23,7 @@ from gradscope.rollouts.readers.parsing.records import (
 )
 from gradscope.rollouts.run import Run
 from tests.rollouts.build import adapter_folder, group, model_folder
-from tests.rollouts.readers.lines import refused, rewards_of, set_aside, write_lines
+from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 
 REPEATS = "the row repeats an earlier one of the same sample"
 
@@ -188,99 +188,6 @@ def test_the_first_reason_is_named_where_nothing_is_left(tmp_path: Path) -> None
             groups=(),
             quarantine=quarantine,
         )
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("a.json", '{"actor": {"n": 2}}'), ("a.yaml", "actor:\n  n: 2\n"), ("a.toml", "[actor]\nn = 2\n")],
-)
-def test_three_formats_say_the_same(name: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(text)
-    assert records.flattened(records.read_document(tmp_path / name)) == {"actor.n": 2}
-    assert records.config_format(tmp_path / name).lower() == name[2:]
-
-
-@pytest.mark.parametrize("name", ["a.json", "a.yml", "a.toml"])
-def test_what_is_none_of_its_format_is_an_error(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text("{[")
-    with pytest.raises(ValueError, match=r"."):
-        records.read_document(tmp_path / name)
-
-
-def test_references_have_the_value_that_they_name() -> None:
-    config = {"a": 1, "b": "${a}", "c": "${oc.select:none.such,7}", "d": "${b}", "e": "${e}", "f": "${gone}"}
-    assert records.flattened(config) == {"a": 1, "b": 1, "c": 7, "d": 1, "e": None, "f": None}
-
-
-def test_arguments_stand_bare_or_under_args(tmp_path: Path) -> None:
-    path = tmp_path / "RUN.json"
-    path.write_text('{"args": {"beta": 0.0, "seed": 1}, "seed": 2, "reward_func_names": ["a"]}')
-    settings = records.read_trainer_settings(path)
-    assert settings.values == {"beta": 0.0, "seed": 1, "reward_func_names": ["a"]}
-    assert settings.get("missing", 3) == 3
-    path.write_text('{"beta": 0.5}')
-    assert records.read_trainer_settings(path).values == {"beta": 0.5}
-    assert records.read_trainer_settings(None).origin is None
-
-
-@pytest.mark.parametrize(
-    ("read", "content", "message"),
-    [
-        (records.read_trainer_settings, None, "is not readable JSON"),
-        (records.read_trainer_settings, "{", "is not readable JSON"),
-        (records.read_trainer_settings, "[]", "is not a JSON object of arguments"),
-        (records.read_trainer_settings, '{"args": 1}', "is not a JSON object of arguments"),
-        (records.read_side_ids, None, r"There is no file .*a\.jsonl"),
-        (records.read_side_ids, '{"step": 1, "row": 0}\n', r"a\.jsonl:1 does not hold step, row and completion_ids"),
-        (records.read_side_ids, '{"step": 1, "row": 0, "completion_ids": ["a"]}\n', r"a\.jsonl:1 does not hold"),
-        (records.read_side_ids, '{"step": null, "row": 0, "completion_ids": [1]}\n', r"a\.jsonl:1 does not hold"),
-        (records.read_side_ids, "oops\n", r"Rows that cannot be used: 1; first .*a\.jsonl:1: the line is not JSON"),
-    ],
-)
-def test_unusable_arguments_and_ids_say_why(tmp_path: Path, read: Any, content: str | None, message: str) -> None:
-    path = tmp_path / "a.jsonl"
-    if content is not None:
-        path.write_text(content)
-    refused(message, read, path)
-
-
-def test_side_ids(tmp_path: Path) -> None:
-    path = tmp_path / "ids.jsonl"
-    path.write_text('{"step": 1, "row": 0, "completion_ids": [3, 4]}\n{"step": 1, "row": 1, "completion_ids": []}\n')
-    assert records.read_side_ids(path) == {(1, 0): (3, 4), (1, 1): ()}
-    assert records.read_side_ids(None) == {}
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {},
-        {"beta": 0, "epsilon": 0.2, "epsilon_high": None, "temperature": 0.7, "num_generations": 8},
-        {"scale_rewards": True, "loss_type": "dapo", "reward_weights": [1, 0.5], "chat_template_kwargs": {}},
-        {"scale_rewards": "batch", "entropy_coef": -0.1, "unknown": object()},
-    ],
-)
-def test_what_a_trainer_has_is_read(values: dict[str, Any]) -> None:
-    records.require_arguments(values, "args.json")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "rule"),
-    [
-        ("beta", "x", "a finite number from 0 on"),
-        ("temperature", 0, "a finite number above 0"),
-        ("gradient_accumulation_steps", 0, "a whole number from 1 on"),
-        ("entropy_coef", [1], "a finite number"),
-        ("loss_type", 3, "text"),
-        ("scale_rewards", [1], "text, true or false"),
-        ("reward_weights", [1, "x"], "a list of finite numbers"),
-        ("chat_template_kwargs", [], "an object"),
-    ],
-)
-def test_anything_else_is_refused_by_name(name: str, value: Any, rule: str) -> None:
-    with pytest.raises(InputError, match=f"args.json: {name} is .*, and it can only be {rule}") as caught:
-        records.require_arguments({name: value}, "args.json")
-    assert len(caught.value.message) < 200
 
 
 @pytest.mark.parametrize(

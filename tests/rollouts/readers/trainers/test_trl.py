@@ -64,12 +64,23 @@ def test_ids_come_from_their_column_or_from_a_side_file(tmp_path: Path) -> None:
     assert read_run(run, ReadOptions(completion_ids=side)).groups[1].rollouts[0].completion_ids == (7, 8)
 
 
-def test_a_side_file_of_another_run_is_refused(tmp_path: Path) -> None:
-    run = tmp_path / "run"
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"There is no file .*ids\.jsonl"),
+        ('{"step": 1, "row": 0}\n', r"ids\.jsonl:1 does not hold step, row and completion_ids"),
+        ('{"step": 1, "row": 0, "completion_ids": ["a"]}\n', r"ids\.jsonl:1 does not hold"),
+        ('{"step": null, "row": 0, "completion_ids": [1]}\n', r"ids\.jsonl:1 does not hold"),
+        ("oops\n", r"Rows that cannot be used: 1; first .*ids\.jsonl:1: the line is not JSON"),
+        ('{"step": 9, "row": 0, "completion_ids": [7]}\n', r"No row of .*ids\.jsonl belongs to"),
+    ],
+)
+def test_a_side_file_that_is_none_of_the_run_is_refused(tmp_path: Path, content: str | None, message: str) -> None:
+    run, side = tmp_path / "run", tmp_path / "ids.jsonl"
     write_file(run, 1, rows(AABB, [1, 0, 0, 0]))
-    side = tmp_path / "ids.jsonl"
-    side.write_text('{"step": 9, "row": 0, "completion_ids": [7]}\n')
-    refusal(run, r"No row of .*ids\.jsonl belongs to", ReadOptions(completion_ids=side))
+    if content is not None:
+        side.write_text(content)
+    refusal(run, message, ReadOptions(completion_ids=side))
 
 
 def test_a_row_without_reward_stays_in_its_group_and_is_counted(tmp_path: Path) -> None:
