@@ -17,6 +17,7 @@ from gradscope.rollouts import fetch
 from gradscope.rollouts.fetch import awaited_note, bring_weights, fetched, in_bytes, log_extent, mirrored
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from tests.conftest import LOGS
+from tests.rollouts.readers.lines import refused
 
 ROW = b'{"reward": 1}\n'
 
@@ -92,9 +93,7 @@ def test_a_cut_copy_is_discarded(memory: Any, gets: list[str], monkeypatch: pyte
             Path(lpath).write_bytes(ROW[:-3])
 
     monkeypatch.setattr(type(memory), "get_file", cut_off)
-    with pytest.raises(InputError, match=r"The copy of memory://run/2.jsonl was cut off") as caught:
-        copied("memory://run")
-    assert "again" in (caught.value.hint or "")
+    assert "again" in refused(r"The copy of memory://run/2.jsonl was cut off", copied, "memory://run")
     assert not [name for name in files_below(cache) if name.endswith(("2.jsonl", ".partial"))]
     monkeypatch.setattr(type(memory), "get_file", get_file)
     gets.clear()
@@ -142,16 +141,13 @@ def test_when_one_file_fails_the_others_end(memory: Any, monkeypatch: pytest.Mon
             callback.relative_update(1)
 
     monkeypatch.setattr(type(memory), "get_file", broken)
-    with pytest.raises(InputError, match="may not be read by you"):
-        copied("memory://run")
+    refused("may not be read by you", copied, "memory://run")
 
 
 def test_a_cache_that_cannot_be_written_is_said(memory: Any, cache: Path) -> None:
     memory.pipe("/run/1.jsonl", ROW)
     cache.write_text("a file is in the way")
-    with pytest.raises(InputError, match="There is no place for a copy of memory://run") as caught:
-        copied("memory://run")
-    assert "XDG_CACHE_HOME" in (caught.value.hint or "")
+    assert "XDG_CACHE_HOME" in refused("There is no place for a copy of memory://run", copied, "memory://run")
 
 
 def test_no_copy_leaves_its_folder(web: Any, cache: Path) -> None:
@@ -191,13 +187,11 @@ def test_a_web_server_is_asked_for_what_changed(web: Any) -> None:
     [("gone.jsonl", "There is nothing at"), ("403/x", "may not be read"), ("500.jsonl", "the server answers 500")],
 )
 def test_what_a_web_server_refuses_is_said(web: Any, name: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        copied(f"{web.url}/{name}")
+    refused(message, copied, f"{web.url}/{name}")
 
 
 def test_a_server_that_is_not_there_is_no_connection(web: Any) -> None:
-    with pytest.raises(InputError, match="no connection"):
-        copied("http://127.0.0.1:1/a.jsonl")
+    refused("no connection", copied, "http://127.0.0.1:1/a.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -223,8 +217,7 @@ def test_a_copy_that_others_may_have_written_is_not_read(memory: Any, cache: Pat
         if os.getuid():
             pytest.skip("only root gives files away")
         os.lchown(above, 65534, 65534)
-    with pytest.raises(InputError, match="others may have written there"):
-        copied("memory://run")
+    refused("others may have written there", copied, "memory://run")
 
 
 def test_what_a_killed_process_left_of_a_copy_is_removed(memory: Any, cache: Path) -> None:
@@ -296,8 +289,7 @@ def test_what_names_no_path_is_refused(path: object, message: str) -> None:
 
 def test_several_processes_are_refused_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(UsageError, match="Each of 4 processes would make the same copy of memory://run"):
-        fetched("memory://run")
+    refused("Each of 4 processes would make the same copy of memory://run", fetched, "memory://run", error=UsageError)
     assert fetched(tmp_path) == tmp_path
     assert fetched((tmp_path / "a").as_uri()) == tmp_path / "a"
 
@@ -329,8 +321,7 @@ def test_weights_that_cannot_be_had_say_so(memory: Any) -> None:
     memory.pipe(WEIGHTS)
     folder = fetched("memory://run")
     memory.rm("/run", recursive=True)
-    with pytest.raises(InputError, match="There is nothing at memory://run"):
-        bring_weights(folder / "checkpoint-1")
+    refused("There is nothing at memory://run", bring_weights, folder / "checkpoint-1")
 
 
 def test_the_extent_of_a_url_changes_with_what_is_written(memory: Any) -> None:
@@ -339,8 +330,7 @@ def test_the_extent_of_a_url_changes_with_what_is_written(memory: Any) -> None:
     assert log_extent("memory://run") == before
     memory.pipe("/run/1.jsonl", ROW)
     assert log_extent("memory://run") != before
-    with pytest.raises(InputError, match="There is nothing at"):
-        log_extent("memory://gone")
+    refused("There is nothing at", log_extent, "memory://gone")
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict, replace
 
-from gradscope.errors import InputError, OutputExistsError
+from gradscope.errors import OutputExistsError
 from gradscope.rollouts import run_folder
 from gradscope.rollouts.listing import awaited_mark
 from tests.rollouts.build import adapter_folder, model_folder, safetensors
+from tests.rollouts.readers.lines import refused
 
 MANIFEST = run_folder.RunManifest(
     run_id="r1",
@@ -28,8 +29,7 @@ WRITTEN = {"schema": run_folder.SCHEMA, "schema_version": 1, **asdict(MANIFEST)}
 def test_a_manifest_comes_back_as_written_without_keys_of_the_future(tmp_path: Path) -> None:
     run_folder.write_manifest(tmp_path, MANIFEST)
     assert run_folder.read_manifest(tmp_path) == MANIFEST
-    with pytest.raises(OutputExistsError, match="already exists"):
-        run_folder.write_manifest(tmp_path, MANIFEST)
+    refused("already exists", run_folder.write_manifest, tmp_path, MANIFEST, error=OutputExistsError)
     document = json.loads(run_folder.manifest_path(tmp_path).read_text())
     run_folder.manifest_path(tmp_path).write_text(json.dumps(document | {"new": 1}))
     assert run_folder.read_manifest(tmp_path) == MANIFEST
@@ -50,8 +50,7 @@ def test_a_manifest_comes_back_as_written_without_keys_of_the_future(tmp_path: P
 def test_an_unusable_manifest_says_why(tmp_path: Path, content: str | None, message: str) -> None:
     if content is not None:
         run_folder.manifest_path(tmp_path).write_text(content)
-    with pytest.raises(InputError, match=message):
-        run_folder.read_manifest(tmp_path)
+    refused(message, run_folder.read_manifest, tmp_path)
 
 
 def test_the_layout(tmp_path: Path) -> None:
@@ -114,13 +113,11 @@ def test_all_shards_must_be_there(tmp_path: Path) -> None:
     (folder / "model.safetensors").rename(folder / "1.safetensors")
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}))
-    with pytest.raises(InputError, match=r"lacks 2\.safetensors"):
-        run_folder.weights_kind(folder)
+    refused(r"lacks 2\.safetensors", run_folder.weights_kind, folder)
     safetensors(folder / "2.safetensors")
     assert run_folder.weights_kind(folder) == "full"
     index.write_text("[]")
-    with pytest.raises(InputError, match="is not a safetensors index"):
-        run_folder.weights_kind(folder)
+    refused("is not a safetensors index", run_folder.weights_kind, folder)
 
 
 def test_weights_that_are_still_to_be_copied_count(tmp_path: Path) -> None:
@@ -131,19 +128,15 @@ def test_weights_that_are_still_to_be_copied_count(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_whole_weights_says_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"holds neither config\.json nor adapter_config\.json"):
-        run_folder.weights_kind(tmp_path)
-    with pytest.raises(InputError, match=r"There is no folder .*gone of weights"):
-        run_folder.weights_kind(tmp_path / "gone")
+    refused(r"holds neither config\.json nor adapter_config\.json", run_folder.weights_kind, tmp_path)
+    refused(r"There is no folder .*gone of weights", run_folder.weights_kind, tmp_path / "gone")
     folder = model_folder(tmp_path / "model")
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(InputError, match=r"model\.safetensors is cut off"):
-        run_folder.weights_kind(folder)
+    refused(r"model\.safetensors is cut off", run_folder.weights_kind, folder)
     file.unlink()
     (folder / "pytorch_model.bin").touch()
-    with pytest.raises(InputError, match=r"lacks model\.safetensors and has pytorch_model\.bin, a pickle"):
-        run_folder.weights_kind(folder)
+    refused(r"lacks model\.safetensors and has pytorch_model\.bin, a pickle", run_folder.weights_kind, folder)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x02" + bytes(7) + b"{]", b"\x02" + bytes(7) + b"[]", bytes(8)])

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gradscope.errors import InputError
 from gradscope.results.source import BROKEN_ADVANTAGE
 from gradscope.rollouts import store
 from gradscope.rollouts.groups import Rollout, RolloutGroup, Tokens
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.run_folder import step_path
 from tests.rollouts.build import group
+from tests.rollouts.readers.lines import refused
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 REAL = st.floats(allow_nan=False, allow_infinity=False)
@@ -119,14 +119,11 @@ def test_what_cannot_be_one_step_is_a_bug_of_the_caller(tmp_path: Path) -> None:
 def test_a_damaged_or_foreign_file_is_named(tmp_path: Path) -> None:
     path = store.write_step_rollouts(tmp_path, 1, [group()])
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(InputError, match=r"is not what step_00001\.parquet\.sha256 was written for"):
-        store.read_steps(tmp_path)
+    refused(r"is not what step_00001\.parquet\.sha256 was written for", store.read_steps, tmp_path)
     store.checksum_path(path).unlink()
-    with pytest.raises(InputError, match=r"step_00001\.parquet is not a readable Parquet file"):
-        store.read_steps(tmp_path)
+    refused(r"step_00001\.parquet is not a readable Parquet file", store.read_steps, tmp_path)
     pq.write_table(pa.table({"step": [1]}), path)
-    with pytest.raises(InputError, match=r"step_00001\.parquet is not a rollout file of schema version 1"):
-        store.read_steps(tmp_path)
+    refused(r"step_00001\.parquet is not a rollout file of schema version 1", store.read_steps, tmp_path)
 
 
 def names(run: Path) -> list[str]:

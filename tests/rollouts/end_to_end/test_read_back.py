@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOnDisk
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.reduction import log
+from tests.rollouts.readers.lines import refused
 from tests.rollouts.readers.reduced import assert_same_rollouts, in_small_blocks, read_by_row
 
 
@@ -154,8 +154,7 @@ def test_a_shorter_table_in_place_of_the_one_that_was_read_is_an_error(tmp_path:
     pq.write_table(pa.Table.from_pylist(rows(IN_ORDER)), path)
     run = read_run(path)
     pq.write_table(pa.Table.from_pylist(rows([1])), path)
-    with pytest.raises(InputError, match="Step 8 does not have the rollouts any more that it had"):
-        run.groups_at(8)
+    refused("Step 8 does not have the rollouts any more that it had", run.groups_at, 8)
 
 
 def test_a_log_that_was_changed_in_between_is_an_error(tmp_path: Path) -> None:
@@ -163,8 +162,6 @@ def test_a_log_that_was_changed_in_between_is_an_error(tmp_path: Path) -> None:
     path.write_text(lines(IN_ORDER))
     run = read_run(path)
     path.write_text(lines(MIXED))
-    with pytest.raises(InputError, match="Step 3 does not have the rollouts any more that it had"):
-        run.groups_at(3)
+    refused("Step 3 does not have the rollouts any more that it had", run.groups_at, 3)
     path.unlink()
-    with pytest.raises(InputError, match=r"1\.jsonl cannot be read"):
-        run.groups_at(3)
+    refused(r"1\.jsonl cannot be read", run.groups_at, 3)

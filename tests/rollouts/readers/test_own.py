@@ -25,7 +25,7 @@ from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, metrics_path, write_manifest
 from gradscope.rollouts.store import write_step_rollouts
 from tests.rollouts.build import adapter_folder, group, model_folder
-from tests.rollouts.readers.lines import refusal, write_lines, write_rows
+from tests.rollouts.readers.lines import refusal, refused, write_lines, write_rows
 from tests.rollouts.test_run_folder import MANIFEST
 
 LOGS = Path(__file__).resolve().parents[3] / "fixtures/logs"
@@ -205,8 +205,7 @@ def test_a_part_is_named_by_its_files_and_never_replaced(tmp_path: Path) -> None
     assert part.name.startswith("my_.jsonl-")
     before = part.read_bytes()
     part.with_name(f".{part.name}.1-abcdef.partial").touch()  # as killed processes leave it
-    with pytest.raises(OutputExistsError, match="were reduced before"):
-        write_part(run, tmp_path / "parts")
+    refused("were reduced before", write_part, run, tmp_path / "parts", error=OutputExistsError)
     assert part.read_bytes() == before
     assert [file.name for file in part.parent.iterdir()] == [part.name]
     log.write_text(log.read_text(encoding="utf-8") + "\n", encoding="utf-8")

@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gradscope.errors import InputError
 from gradscope.gradients.plan.trainers import objective_of
 from gradscope.results.source import Quarantine
 from gradscope.rollouts.read_options import ReadOptions
@@ -25,7 +24,7 @@ from gradscope.rollouts.readers.run_files import (
     trainer_settings,
 )
 from tests.conftest import LOGS
-from tests.rollouts.readers.lines import refusal, rewards_of, set_aside, write_lines
+from tests.rollouts.readers.lines import refusal, refused, rewards_of, set_aside, write_lines
 from tests.rollouts.test_event_file import record, scalar
 
 
@@ -206,8 +205,7 @@ def test_the_first_weights_are_those_given_and_of_the_same_kind(tmp_path: Path) 
     assert [weights.num_updates for weights in saved_weights(request, LAYOUT, [tmp_path])["weights"]] == [0, 1]
     other = write_model(tmp_path / "other", adapter=True)
     request = ReadRequest(path=tmp_path, options=ReadOptions(initial_weights=other))
-    with pytest.raises(InputError, match="adapter"):
-        saved_weights(request, LAYOUT, [tmp_path])
+    refused("adapter", saved_weights, request, LAYOUT, [tmp_path])
 
 
 ROW = {"input": "q", "output": "o", "gts": "g", "score": 1.0, "step": 1, "uid": "a_0_0"}

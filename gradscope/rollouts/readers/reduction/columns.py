@@ -28,6 +28,7 @@ from gradscope.rollouts import arrays
 from gradscope.rollouts.arrays import Counts, Flags, Floats
 from gradscope.rollouts.groups import REWARD, status_of
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing import json_text
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record, are_cut_off
 from gradscope.rollouts.readers.parsing.tables import Row, entry_in, is_untyped, suffix_of
@@ -306,7 +307,7 @@ class Cells:
 
 def _prompt_ids(rows: Sequence[tuple[bytes, ...]]) -> list[str]:
     plain = [row for row in rows if row[0].startswith(b'"') and row[0] != b'""']
-    ids = dict(zip(plain, parse.digests_of(plain), strict=True)) | {(b"null",): "", (b'""',): ""}
+    ids = dict(zip(plain, json_text.digests_of(plain), strict=True)) | {(b"null",): "", (b'""',): ""}
     return [ids[row] if row in ids else parse.prompt_json_id(row[0]) for row in rows]
 
 
@@ -316,7 +317,7 @@ def names_of_runs(
     """Names of rows by the JSON of their cells, made once a run of equal rows, which mostly stand side by side, [R]."""
     starts = np.flatnonzero(np.logical_or.reduce(list(map(arrays.run_starts, columns))))
     cells = ([column[start] for start in starts.tolist()] for column in columns)
-    firsts = list(zip(*map(parse.jsons_of, cells), strict=True))
+    firsts = list(zip(*map(json_text.jsons_of, cells), strict=True))
     different = list(dict.fromkeys(firsts))
     names = dict(zip(different, names_of(different), strict=True))
     lengths = np.diff(starts, append=len(columns[0])).tolist()

@@ -23,6 +23,7 @@ from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_k
 from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing import json_text
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, filter_caveat
 from gradscope.rollouts.readers.parsing.records import status_in
 from gradscope.rollouts.readers.parsing.tables import Row, read_rows
@@ -488,7 +489,7 @@ _LONG = ("prompt", "prompt_tokens", "completion_tokens")
 
 def _tunix_rows(rows: Cells) -> Columns:
     versions = [rows.steps(key).tolist() for key in ("rollout_policy_version", "consumed_policy_version")]
-    num_prompt, num_tokens = (parse.nums_ids(rows.column(key)) for key in _LONG[1:])
+    num_prompt, num_tokens = (json_text.nums_ids(rows.column(key)) for key in _LONG[1:])
     lengths = np.where(num_prompt < 0, UNKNOWN, num_tokens)
 
     def details(at: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, Tokens
 from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing import json_text
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, filter_caveat, with_set_aside
 from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row
@@ -101,14 +102,14 @@ def _open_instruct_rows(
     prompts, responses, logprobs = map(rows.column, _TRACE_TOKENS)
 
     def id_of(text: bytes) -> str:  # empty where the JSON is no list of tokens
-        if parse.flat_length(text, parse.ID_CELLS) >= 0:
-            return parse.ids_digest(text)
+        if json_text.flat_length(text, json_text.ID_CELLS) >= 0:
+            return json_text.ids_digest(text)
         ids = parse.token_ids(json.loads(text))
         return "" if ids is None else parse.digest(ids)
 
     of_row = names_of_runs([prompts], lambda firsts: [id_of(text) for (text,) in firsts])
-    lengths, logged = parse.nums_ids(responses), parse.flat_lengths(logprobs)
-    is_unlike = (logged != lengths) & (logged != parse.OF_NULL)
+    lengths, logged = json_text.nums_ids(responses), json_text.flat_lengths(logprobs)
+    is_unlike = (logged != lengths) & (logged != json_text.OF_NULL)
     is_odd = (lengths < 0) | is_unlike | [not prompt for prompt in of_row]
     if mixed is None:
         groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, of_row, strict=True)]
@@ -264,10 +265,10 @@ def _plain_tokens(rows: Cells) -> dict[int, tuple[int, str, float]]:
     sizes = step_numbers(_only_items(rows.column("input_lengths")))
     masks = [cell if type(cell) is list else [] for cell in _only_items(rows.column("token_loss_mask"))]
     ids, logprobs, advantages = map(rows.column, _TEXTS)
-    num_ids, shortest = parse.nums_ids(ids, depth=2), np.fromiter(map(len, masks), np.int64, len(rows))
-    for lengths in (num_ids, *(parse.flat_lengths(cells, depth=2) for cells in (logprobs, advantages))):
-        shortest = np.where(lengths == parse.OF_NULL, shortest, np.minimum(shortest, lengths))
-    ids, advantages = parse.jsons_of(ids), parse.jsons_of(advantages)
+    num_ids, shortest = json_text.nums_ids(ids, depth=2), np.fromiter(map(len, masks), np.int64, len(rows))
+    for lengths in (num_ids, *(json_text.flat_lengths(cells, depth=2) for cells in (logprobs, advantages))):
+        shortest = np.where(lengths == json_text.OF_NULL, shortest, np.minimum(shortest, lengths))
+    ids, advantages = json_text.jsons_of(ids), json_text.jsons_of(advantages)
     about, before, prompt, num_prompt = {}, b"\0", "", -1
     for at in np.flatnonzero((sizes > 0) & (shortest >= sizes) & (num_ids > 0)).tolist():
         mask, size, text = masks[at], int(sizes[at]), ids[at]
@@ -298,7 +299,7 @@ def _level(text: bytes, mask: list[Any], start: int, end: int) -> float:
     return levels.pop() if len(levels) == 1 else math.nan
 
 
-_digest_of_texts, _ids_digest = (lru_cache(maxsize=256)(function) for function in (parse.digest, parse.ids_digest))
+_digest_of_texts, _ids_digest = (lru_cache(maxsize=256)(function) for function in (parse.digest, json_text.ids_digest))
 """Cached, since rollouts of a prompt are adjacent."""
 
 

@@ -28,6 +28,7 @@ from gradscope.reason import Reason
 from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, RolloutGroup, Tokens, reward_table
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing import json_text
 from gradscope.rollouts.readers.parsing.cells import numbers
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
@@ -120,10 +121,10 @@ _FLAGS = bytes.maketrans(b"01", b"\0\1")
 def token_counts(rows: Cells) -> list[Count | None]:
     """The counts of rows, None where lists are unusable, [R]."""
     columns = (zip(rows.column(f"{name}s"), rows.column(f"{name}_ids"), strict=True) for name in ("prompt", "response"))
-    lengths = (parse.nums_ids([other if cell is UNSET else cell for cell, other in both]) for both in columns)
+    lengths = (json_text.nums_ids([other if cell is UNSET else cell for cell, other in both]) for both in columns)
     sizes = zip(*map(np.ndarray.tolist, lengths), strict=True)
     names = ("attention_mask", "response_mask", "rollout_log_probs", "advantages")
-    lists = zip(*(parse.jsons_of(rows.column(name)) for name in names), strict=True)
+    lists = zip(*(json_text.jsons_of(rows.column(name)) for name in names), strict=True)
     counts = [_plain_count(*size, *texts) for size, texts in zip(sizes, lists, strict=True)]
     for row in (row for row, count in enumerate(counts) if count is None):
         with suppress(UnusableRowError):
@@ -167,7 +168,7 @@ def _flags(text: bytes, size: int) -> bytes | None:
     if text == b"null":
         return b"\1" * size
     flags = text.translate(_FLAGS, b"[], ")
-    return flags if len(flags) == size == parse.flat_length(text, b"01, ") else None
+    return flags if len(flags) == size == json_text.flat_length(text, b"01, ") else None
 
 
 NO_REWARDS = COLUMNS | {"input", "output", "gts", "score", "step", "uid", "request_id", "reward"}
@@ -248,7 +249,7 @@ def _rows(uids: Uids, rows: Cells, *, in_full: bool = False) -> Columns:
 
 def _prompt_ids(rows: Cells, chosen: Sequence[int]) -> list[str]:
     """Of the input with the ground truth."""
-    return names_of_runs([rows.selected(name, chosen) for name in ("input", "gts")], parse.digests_of)
+    return names_of_runs([rows.selected(name, chosen) for name in ("input", "gts")], json_text.digests_of)
 
 
 def _cut_uids(uids: Sequence[str]) -> tuple[list[str], list[str | None]]:

@@ -14,6 +14,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     samples_of,
     with_lists,
 )
+from tests.rollouts.readers.lines import refused
 
 LEAF = {"scores": [1.0, 0.0], "responses": ["a", "b"]}
 
@@ -112,8 +113,7 @@ def test_counts_are_read_from_the_named_columns() -> None:
 def test_a_batch_of_several_prompts_is_no_list_of_samples(row: dict[str, Any]) -> None:
     assert samples_of(row) is None
     assert samples_of(row, ColumnNames(reward=next(name for name in row if name != "prompt"))) is None
-    with pytest.raises(InputError, match="a list of several prompts each"):
-        refuse_lone_list(Path("log"), [row])
+    refused("a list of several prompts each", refuse_lone_list, Path("log"), [row])
 
 
 @pytest.mark.parametrize(

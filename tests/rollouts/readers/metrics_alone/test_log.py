@@ -399,8 +399,7 @@ def test_several_rows_of_a_step_are_one(tmp_path: Path) -> None:
 def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     path = series(tmp_path, *rows)
     assert not holds_metrics(path, ReadOptions())
-    with pytest.raises(InputError, match="no metrics by step"):
-        read_metrics_log(ReadRequest(path=path))
+    refused("no metrics by step", read_metrics_log, ReadRequest(path=path))
     refused(r"not a log that gradscope knows|no usable rows|has (several|metrics|one row)", read, path)
 
 

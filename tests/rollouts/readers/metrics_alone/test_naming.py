@@ -11,6 +11,7 @@ from gradscope.rollouts.readers.metrics_alone.naming import (
     without_impossible_shares,
 )
 from gradscope.rollouts.run import StepMetrics
+from tests.rollouts.readers.lines import refused
 
 DEAD = "frac_reward_zero_std"
 
@@ -168,8 +169,7 @@ def test_a_name_that_is_not_there_is_an_error() -> None:
         naming_of(["groups/dead", "loss"], {"frac_reward_zero_std": "groups/dad"})
     assert "groups/dead" in (caught.value.hint or "")
     for words in (["reward"], ["=x"], ["reward="], [""]):
-        with pytest.raises(UsageError, match="takes a name and a column"):
-            parse_metric_columns(words)
+        refused("takes a name and a column", parse_metric_columns, words, error=UsageError)
     assert parse_metric_columns(None) == {}
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from gradscope import measure_degeneracy
-from gradscope.errors import InputError
 from gradscope.progress import no_progress
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.metrics_alone.files import MetricsLog, opened
@@ -20,6 +19,7 @@ from gradscope.rollouts.readers.metrics_alone.published import (
     tables_of_markdown,
     tables_of_page,
 )
+from tests.rollouts.readers.lines import refused
 
 DEAD = (0.25, 0.5, 0.75)  # the share of dead groups at steps 1 to 3 of every file below
 STEPS = list(enumerate(DEAD, start=1))
@@ -166,8 +166,7 @@ def test_what_was_printed_after_a_training_ended_is_another_run(tmp_path: Path, 
     lines = [(f"{at * 5}/15 [00:01\n" if bars else "") + f"{{'loss': {at}.5, 'reward': 0.5}}\n" for at in (1, 2, 3)]
     ended = "{'train_runtime': 1.5, 'train_loss': 0.1}\n"
     (tmp_path / "x.log").write_text("".join([*lines, ended, *(line.replace(".5,", ".25,") for line in lines), ended]))
-    with pytest.raises(InputError, match=r"holds 2 runs: '1' \(from x.log:[12]\), '2' "):
-        measure_degeneracy(tmp_path)
+    refused(r"holds 2 runs: '1' \(from x.log:[12]\), '2' ", measure_degeneracy, tmp_path)
     second = measure_degeneracy(tmp_path, read=ReadOptions(metric_run="2")).metrics
     assert {metric.name: dict(zip(metric.steps, metric.values, strict=True)) for metric in second}["loss"] == {
         at * (5 if bars else 1): at + 0.25 for at in (1, 2, 3)
@@ -193,8 +192,7 @@ def test_a_folder_of_mlflow(tmp_path: Path, below: str) -> None:
 def test_two_runs_of_mlflow_are_named_by_their_folders(tmp_path: Path) -> None:
     for run in ("abc", "def"):
         mlflow(tmp_path / run, reward=(0.5,), train__frac_reward_zero_std=DEAD)
-    with pytest.raises(InputError, match=r"metrics in 2 places: .*/abc/metrics, .*/def/metrics\."):
-        measure_degeneracy(tmp_path)
+    refused(r"metrics in 2 places: .*/abc/metrics, .*/def/metrics\.", measure_degeneracy, tmp_path)
 
 
 def test_a_saved_chart_of_any_name_is_named(tmp_path: Path) -> None:
@@ -220,8 +218,7 @@ def test_a_printed_reward_counts_beside_a_table_of_losses(tmp_path: Path) -> Non
 
 def test_several_tables_are_several_runs(tmp_path: Path) -> None:
     (tmp_path / "x.ipynb").write_text(notebook(shown(PAGE), shown(PAGE.replace(">0.1<", ">0.2<"))))
-    with pytest.raises(InputError, match="holds 2 runs: 'table 2/1'"):
-        measure_degeneracy(tmp_path / "x.ipynb")
+    refused("holds 2 runs: 'table 2/1'", measure_degeneracy, tmp_path / "x.ipynb")
     report = measure_degeneracy(tmp_path / "x.ipynb", read=ReadOptions(metric_run="table 2/2"))
     assert [row.frac_reward_zero_std.value for row in report.by_step] == list(DEAD)
 

@@ -2,7 +2,6 @@ import json
 import math
 import re
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -209,55 +208,6 @@ def test_a_message_whose_role_is_null_is_nobodys() -> None:
     messages = [{"role": None, "content": "a"}, {"role": "assistant", "content": "b"}]
     assert cells.cut_conversation(messages).completion == "b"
     assert cells.cut_conversation(messages[:1]).completion == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "length", "ids"),
-    [
-        ("[]", 0, 0),
-        ("[1]", 1, 1),
-        ("[1, 20,3]", 3, 3),
-        ("[-1]", 1, -1),
-        ("[1.5, null, true, -1e5]", 4, -1),
-        *((text, -1, -1) for text in ("[[1]]", '["a"]', "null", "3")),
-    ],
-)
-def test_lists_are_counted_as_they_are_written(text: str, length: int, ids: int) -> None:
-    assert (cells.flat_length(text.encode()), cells.flat_length(text.encode(), cells.ID_CELLS)) == (length, ids)
-    if ids >= 0:
-        assert cells.ids_digest(text.encode()) == cells.digest(json.loads(text))
-
-
-@pytest.mark.parametrize("odd", [b"null", b"[-1]", b"[[1],[2]]", b"3", b"[1,\n2]"])
-def test_lists_of_many_rows_are_counted_as_each_alone(odd: bytes) -> None:
-    plain, of_ids = [b"[]", b"[ ]", b"[7]", b"[1, 20,3]"], partial(cells.flat_length, cells=cells.ID_CELLS)
-    for texts in (plain, [*plain, odd], [odd], []):
-        rows = list(map(Raw, texts))
-        lines = [text.replace(b"\n", b" ") for text in texts]
-        lengths, ids = (
-            [cells.OF_NULL if text == b"null" else of(text) for text in lines] for of in (cells.flat_length, of_ids)
-        )
-        assert cells.nums_ids(rows).tolist() == ids
-        assert cells.flat_lengths(rows).tolist() == lengths
-        nested = [Raw(b"[%b]" % text) for text in texts]
-        assert cells.nums_ids(nested, depth=2).tolist() == list(map(of_ids, lines))
-    for text in (b"[[7], 8]", b"[8, [7]]", b"[[7], [8]]", b"[7, 8]"):
-        assert cells.flat_lengths([Raw(text), Raw(b"[[7, 8]]")], depth=2).tolist() == [-1, 2]
-    assert cells.nums_ids([[1, 2], None, "1", UNSET]).tolist() == [2, cells.OF_NULL, -1, cells.OF_NULL]
-
-
-@given(
-    st.lists(st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=4), min_size=1, max_size=2),
-    st.booleans(),
-)
-def test_a_digest_is_of_what_is_written_and_not_of_how(row: list[Any], ascii_only: bool) -> None:
-    texts = [json.dumps(cell, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") for cell in row]
-    for written in (texts, [text.replace(b"/", b"\\/") for text in texts]):
-        assert cells.digests_of([tuple(written)]) == [cells.digest(*row)]
-
-
-def test_a_cell_is_json_however_it_was_decoded() -> None:
-    assert [cells.json_of(cell) for cell in (Raw(b" [1]"), UNSET, "a", None)] == [b" [1]", b"null", b'"a"', b"null"]
 
 
 ASKED = [{"role": "system", "content": "x"}, {"role": "user", "content": 'say "assistant"'}]

@@ -6,11 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gradscope.errors import InputError
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing import columnar, tables
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from tests.rollouts.readers.lines import refusal
+from tests.rollouts.readers.lines import refusal, refused
 
 
 def test_parquet_rows_are_counted_from_one(tmp_path: Path) -> None:
@@ -27,8 +26,7 @@ def test_a_truncated_parquet_is_set_aside_and_names_the_file(tmp_path: Path) -> 
     quarantine = QuarantineLog()
     assert list(tables.read_rows(path, quarantine)) == []
     assert "a.parquet is not a readable Parquet file" in quarantine.result().lost[0]
-    with pytest.raises(InputError, match=r"a\.parquet is not a readable Parquet file"):
-        columnar.read_parquet(path)
+    refused(r"a\.parquet is not a readable Parquet file", columnar.read_parquet, path)
 
 
 def test_a_parquet_whose_names_are_no_text_is_set_aside(tmp_path: Path) -> None:
@@ -58,15 +56,13 @@ _MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 def test_text_that_is_not_utf_8_makes_a_parquet_unreadable(tmp_path: Path, cell: object, kind: pa.DataType) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": pa.array([cell]).cast(kind, safe=False)}), path)
-    with pytest.raises(InputError, match="not a readable Parquet file"):
-        columnar.read_parquet(path)
+    refused("not a readable Parquet file", columnar.read_parquet, path)
     assert list(tables.read_rows(path, QuarantineLog())) == []
 
 
 def test_a_parquet_that_names_a_column_twice_is_no_table(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["step", "step"]), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match="two columns have the name 'step'"):
-        columnar.read_parquet(tmp_path / "a.parquet")
+    refused("two columns have the name 'step'", columnar.read_parquet, tmp_path / "a.parquet")
 
 
 def test_large_texts_are_decoded_a_few_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,12 +122,10 @@ def test_a_damaged_dataset_names_its_file(tmp_path: Path, monkeypatch: pytest.Mo
     offsets = content.index(b"\0\0\0\0\1\0\0\0\2\0\0\0")
     for damaged in (content[:200], content[:offsets] + b"\xff" * 12 + content[offsets + 12 :]):
         file.write_bytes(damaged)
-        with pytest.raises(InputError, match=r"00001\.arrow is not a readable Arrow file"):
-            columnar.read_parquet(file)
+        refused(r"00001\.arrow is not a readable Arrow file", columnar.read_parquet, file)
     file.write_bytes(content)
     monkeypatch.setattr(columnar, "max_unpacked", lambda path: 60)
-    with pytest.raises(InputError, match=r"00001\.arrow unpacks to more than"):
-        columnar.read_parquet(file)
+    refused(r"00001\.arrow unpacks to more than", columnar.read_parquet, file)
 
 
 _FAR = pa.array([1 << 61, 1 << 61, 2 << 61])

@@ -23,7 +23,7 @@ from gradscope.rollouts.readers.parsing.records import (
 )
 from gradscope.rollouts.run import Run
 from tests.rollouts.build import adapter_folder, group, model_folder
-from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+from tests.rollouts.readers.lines import refused, rewards_of, set_aside, write_lines
 
 REPEATS = "the row repeats an earlier one of the same sample"
 
@@ -53,8 +53,7 @@ def test_the_named_scorer_counts_else_the_first() -> None:
     with pytest.raises(InputError, match=r"^log has no metric 'f1'\.$") as caught:
         chosen_name(["acc", "acc"], named, "metric", "none")
     assert caught.value.hint == "Its metrics are 'acc'; name one with --reward-column."
-    with pytest.raises(InputError, match=r"^log has no scored samples\.$"):
-        chosen_name([], request, "scorer", "no scored samples")
+    refused(r"^log has no scored samples\.$", chosen_name, [], request, "scorer", "no scored samples")
 
 
 def test_a_row_that_was_written_twice_counts_once(tmp_path: Path) -> None:

@@ -19,13 +19,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gradscope.errors import InputError
 from gradscope.results.source import first_duplicate
 from gradscope.rollouts.listing import COMPRESSED
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from tests.rollouts.readers.lines import set_aside
+from tests.rollouts.readers.lines import refused, set_aside
 
 HEAD = "step,completion,reward\n"
 
@@ -117,8 +116,7 @@ def test_lines_are_not_read_again_without_end(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(tables, "MAX_ROW", 1 << 14)
     file = tmp_path / "a.csv"
     file.write_text(HEAD + '1,"open\n' * 3 + "1,x,0\n" * 4000)
-    with pytest.raises(InputError, match="so many quotes that are not closed"):
-        list(tables.read_csv(file, QuarantineLog()))
+    refused("so many quotes that are not closed", list, tables.read_csv(file, QuarantineLog()))
 
 
 def test_every_sound_table_is_read_as_the_library_does(tmp_path: Path) -> None:
@@ -250,15 +248,13 @@ def test_broken_compression_is_set_aside_and_names_the_file(tmp_path: Path, suff
     quarantine = QuarantineLog()
     list(tables.read_jsonl(path, quarantine))
     assert str(path) in quarantine.result().lost[0]
-    with pytest.raises(InputError, match=rf"a\.jsonl{suffix} cannot be read"):
-        quarantine.raise_unreadable()
+    refused(rf"a\.jsonl{suffix} cannot be read", quarantine.raise_unreadable)
 
 
 def test_a_python_without_a_module_for_a_compression_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (path := tmp_path / "a.jsonl.xz").write_bytes(lzma.compress(_HUNDRED))
     monkeypatch.setitem(sys.modules, "lzma", None)
-    with pytest.raises(InputError, match=r"a\.jsonl\.xz cannot be read: this Python was built without lzma\."):
-        tables.open_bytes(path)
+    refused(r"a\.jsonl\.xz cannot be read: this Python was built without lzma\.", tables.open_bytes, path)
 
 
 @pytest.mark.parametrize("suffix", ["", *COMPRESSED])
