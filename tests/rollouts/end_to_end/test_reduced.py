@@ -13,7 +13,6 @@ from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
-from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import write_lines
 from tests.rollouts.readers.reduced import STRANGE, answers, assert_reduced, assert_same, in_small_blocks, mutated
 
@@ -197,11 +196,6 @@ def test_metrics_of_tinkers_that_come_late_are_seen(tmp_path: Path, value: Any) 
     rows = [*[tinker()] * 20, tinker(trajectory_metrics={"late": value})]
     rows += [tinker(trajectory_metrics=metrics) for metrics in ({}, None, {"note": "x"})]
     assert_reduced(LOGS["tinker"].write(tmp_path, rows))
-
-
-def test_the_sample_of_relax() -> None:
-    run = assert_reduced(REPOSITORY / "fixtures/logs/relax")
-    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.0, 0.0), (1.0, 1.0), (0.0, 1.0)]
 
 
 def test_a_sample_that_returns_counts_once_and_not_where_it_contradicts_itself(tmp_path: Path) -> None:

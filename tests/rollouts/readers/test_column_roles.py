@@ -160,8 +160,6 @@ def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) ->
 
 
 SETTINGS: dict[str, tuple[float, ...]] = {"alpha": (-1.0, 0.0, 0.5), "max_tokens": (512, 2048), "k": (1, 2, 4)}
-
-
 OF_SAMPLES: dict[str, tuple[float, ...]] = {
     **{"attempt_no": (1, 2, 3), "repeat": (0, 1), "rng_seed": (42, 7), "node_id": (3, 8), "is_chosen": (True, False)},
     "format": (0.5, 0.0, 0.5),  # not equally often

@@ -1,17 +1,16 @@
 import gzip
 import json
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from gradscope.errors import InputError, UsageError
+from gradscope.errors import UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import FORMATS, read_run, runs_below
 from tests.conftest import LOGS
 from tests.rollouts.build import group
-from tests.rollouts.readers.lines import refusal, rewards_of, write_lines
+from tests.rollouts.readers.lines import refusal, rewards_of, set_aside, write_lines
 from tests.rollouts.test_run_folder import MANIFEST
 
 
@@ -110,7 +109,7 @@ def test_a_messy_log_is_read_and_every_row_accounted_for() -> None:
     run = read_run(path)
     assert rewards_of(run) == {"1:a": (1.0, None, None, None), "1:b": (None, None, 1.0, None)}
     assert run.source.num_rows == 2
-    assert Counter({r.reason: r.num_rows for r in run.source.quarantined.reasons}) == {
+    assert set_aside(run) == {
         "the reward is not finite": 2,
         "the reward is null": 1,
         "the reward is text": 1,
@@ -127,10 +126,8 @@ def test_a_messy_log_is_read_and_every_row_accounted_for() -> None:
     first_rows = {reason.reason: reason.first for reason in run.source.quarantined.reasons}
     assert first_rows["the reward is not finite"] == f"{path}:4"
     assert first_rows["the last line is cut off"] == f"{path}:15"
-    with pytest.raises(
-        InputError, match=r"Rows that cannot be used: 13; first .*messy\.jsonl:4: the reward is not finite"
-    ):
-        read_run(path, ReadOptions(strict=True))
+    message = r"Rows that cannot be used: 13; first .*messy\.jsonl:4: the reward is not finite"
+    refusal(path, message, ReadOptions(strict=True))
 
 
 def test_a_folder_a_glob_and_gzip_hold_the_same(tmp_path: Path) -> None:
@@ -277,10 +274,9 @@ def test_rollouts_in_a_folder_below_the_metrics_of_a_script_are_read_with_them(t
 
 
 def test_what_a_reader_has_no_use_for_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"is read as trl, whose columns are known"):
-        read_run(LOGS / "trl", ReadOptions(columns=ColumnNames(reward="neat")))
-    with pytest.raises(UsageError, match=r"a side file of completion ids goes with a TRL run only"):
-        read_run(LOGS / "generic.csv", ReadOptions(completion_ids=LOGS / "generic.csv"))
+    neat, side = ReadOptions(columns=ColumnNames(reward="neat")), ReadOptions(completion_ids=LOGS / "generic.csv")
+    refusal(LOGS / "trl", "is read as trl, whose columns are known", neat, error=UsageError)
+    refusal(LOGS / "generic.csv", "a side file of completion ids goes with a TRL run only", side, error=UsageError)
     file = LOGS / "trl" / "completions" / "completions_00001.parquet"
     columns = ColumnNames(reward="neat", group="prompt")
     assert read_run(file, ReadOptions(reader="generic", columns=columns)).groups[0].rewards == (1.0, 1.0)

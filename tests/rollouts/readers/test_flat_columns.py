@@ -38,8 +38,6 @@ def read(row: dict[str, Any], flat: FlatColumns, file: str = "a") -> tuple[list[
 
 
 USUAL = {"step": "3", "group": "g", "prompt": "2+2?", "text": "4", "reward": 1, "format": 0.5, "advantage": -0.25}
-
-
 NAMES = {"step": "step", "group": "group", "prompt": "prompt", "completion": "text", "advantage": "advantage"}
 
 

@@ -81,8 +81,6 @@ def test_checkpoint_0_of_a_script_that_counts_from_0_is_not_what_training_began_
 OF_EACH = (
     '"completions": ["4", "5"], "completion_ids": [[7, 2], [8]], "rewards": [1.0, 0], "advantages": [0.5, -0.5]}\n'
 )
-
-
 LISTS = {
     "prompts_{}.jsonl": '{"step": 1, "prompt": "q", "prompt_ids": [5, 9], ' + OF_EACH,
     "steps.jsonl": '{"step": 1, "prompts": ["q", "q"], "prompt_ids": [[5, 9], [5, 9]], ' + OF_EACH,
@@ -121,8 +119,6 @@ def test_a_script_may_name_the_step_of_rollouts_in_their_files_alone(
 
 
 LOGGED = [{"step": step, "loss": 0.5, "gnorm": 0.25 / step} for step in (1, 2)]
-
-
 LINES = "\n".join(map(json.dumps, LOGGED))
 
 
@@ -418,8 +414,7 @@ def test_a_column_that_numbers_the_samples_of_each_prompt_is_no_group(
 def test_copies_are_refused(tmp_path: Path) -> None:
     rows = [row | {"completion": str(row["sample"]), "step": step} for step in range(20) for row in steps_logged(step)]
     assert len(read_run(write(tmp_path / "few.jsonl", *rows[:4] * 2)).groups) == 2
-    twice = write(tmp_path / "twice.jsonl", *(row for row in rows for _ in "ab"))
-    refusal(twice, "has each row 2 times")
+    refusal(write(tmp_path / "twice.jsonl", *(row for row in rows for _ in "ab")), "has each row 2 times")
     for process in "ab":
         write(tmp_path / "files" / f"process-{process}.jsonl", *rows)
     refusal(tmp_path / "files", r"process-b.jsonl is a copy of .*process-a.jsonl", ReadOptions(reader="generic"))
@@ -547,11 +542,7 @@ def test_initial_weights_are_taken(tmp_path: Path) -> None:
 
 
 CELL = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-
-
 CELLS = st.recursive(CELL, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner))
-
-
 KEYS = st.sampled_from(["step", "uid", "prompt", "reward", "score", "n", "c", "input", "output", "task_id", "passed"])
 
 

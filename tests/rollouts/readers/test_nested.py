@@ -77,8 +77,7 @@ def test_lists_by_key_are_benchmarks_or_policies_with_the_same_prompts(tmp_path:
         return [ids | {"response": f"{of}{at}", "correct": at == 0} for at in range(num)]
 
     lists = {"a": rows("a", 2), "b": rows("b", 3)}
-    (tmp_path / "log.json").write_text(json.dumps({"accuracy": 0.5, "results": lists}))
-    run = read_run(tmp_path / "log.json")
+    run = read_run(write_rows(tmp_path / "log.json", {"accuracy": 0.5, "results": lists}))
     within = {of: {"accuracy": 0.5, "samples": listed} for of, listed in lists.items()}
     (tmp_path / "within.json").write_text(json.dumps({"results": within}))
     assert [group.rewards for group in read_run(tmp_path / "within.json").groups] == [(1.0, 0.0), (1.0, 0.0, 0.0)]
@@ -153,8 +152,7 @@ COUNTS_OF = {of: [{"question": f"q{at}", "n": 2, "c": int(of[at % 3] > "e")} for
     ],
 )
 def test_lists_of_the_same_prompts_are_those_of_policies(tmp_path: Path, document: dict[str, Any]) -> None:
-    (tmp_path / "log.json").write_text(json.dumps(document))
-    run = read_run(tmp_path / "log.json")
+    run = read_run(write_rows(tmp_path / "log.json", document))
     assert {rollout.policy for group in run.groups for rollout in group.rollouts}.issubset(PROMPTS_OF)
     assert len({(group.prompt_id, group.rollouts[0].policy) for group in run.groups}) == len(run.groups)
     assert len({group.size for group in run.groups}) == 1

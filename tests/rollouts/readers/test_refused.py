@@ -126,8 +126,6 @@ def test_rows_below_keys_are_refused_with_what_makes_them_lines(
 
 
 TRL = LOGS / "trl"
-
-
 BYTES = b"\x80\x04cos\nsystem\n"  # what a hostile pickle begins with: it must never be opened
 
 

@@ -120,8 +120,7 @@ def test_the_keys_of_a_document_may_be_the_texts_of_prompts(
 ) -> None:
     prompts = ["What is 2 + 2?", "Name a prime number above ten.", "Solve x^2 = 4"]
     document = dict.fromkeys(prompts, cell) | ({"And now?": []} if isinstance(cell, list) else {})
-    path = write_rows(tmp_path / "samples.json", {"model": "m", "results": document} if within else document)
-    run = read_run(path)
+    run = read_run(write_rows(tmp_path / "samples.json", {"model": "m", "results": document} if within else document))
     assert [group.rollouts[0].prompt for group in run.groups] == prompts
     assert {group.rewards for group in run.groups} == {(1.0, 0.0)[:num_samples]}
     assert "Prompts are told apart by the text of prompt." in run.source.inferred
@@ -228,8 +227,7 @@ def test_of_two_lists_of_samples_one_has_to_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("outer", [lambda prompts: {"eval": prompts}, lambda prompts: list(prompts.values())])
 def test_a_prompt_without_samples_beside_others_is_set_aside(tmp_path: Path, outer: Callable[..., Any]) -> None:
     prompts = {str(n): {"task_id": n, "results": PASSED if n else [], "seconds": 1.5} for n in range(5)}
-    path = write_rows(tmp_path / "a.json", {"config": {"results": []}, "of": outer(prompts)})
-    run = read_run(path)
+    run = read_run(write_rows(tmp_path / "a.json", {"config": {"results": []}, "of": outer(prompts)}))
     assert [len(group.rewards) for group in run.groups] == [2] * 4
     (reason,) = run.source.quarantined.reasons
     assert (reason.reason, reason.num_rows, reason.num_rollouts) == ("the prompt has no samples", 1, 2)
@@ -662,8 +660,7 @@ def test_turns_of_an_episode_are_not_its_samples(
     assert [group.rewards for group in read(tmp_path, *rows).groups] == [(1.0, 0.0)]
     named = read(tmp_path, *rows, columns=ColumnNames(reward="solved"))
     assert [group.rewards for group in named.groups] == [(1.0, 1.0)]
-    (tmp_path / "one.json").write_text(json.dumps(rows[0]))
-    assert [group.rewards for group in read_run(tmp_path / "one.json").groups] == [(1.0,)]
+    assert [group.rewards for group in read_run(write_rows(tmp_path / "one.json", rows[0])).groups] == [(1.0,)]
 
 
 @pytest.mark.parametrize("name", ["trace", "turns", "edit_trajectory"])
@@ -732,8 +729,7 @@ ASKED = {of: [{"question": f"q{row['problem_id']}"} | row for row in rows] for o
 def test_what_stands_around_prompts_tells_benchmarks_policies_and_steps_apart(
     tmp_path: Path, document: Any, num_prompts: int
 ) -> None:
-    (tmp_path / "log.json").write_text(json.dumps(document))
-    run = read_run(tmp_path / "log.json")
+    run = read_run(write_rows(tmp_path / "log.json", document))
     assert [group.rewards.count(1.0) for group in run.groups] == [0, 1, 1, 2]
     assert len({group.prompt_id for group in run.groups}) == num_prompts
 

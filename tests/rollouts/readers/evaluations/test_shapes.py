@@ -14,7 +14,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     samples_of,
     with_lists,
 )
-from tests.rollouts.readers.lines import refused
+from tests.rollouts.readers.lines import refused, write_rows
 
 LEAF = {"scores": [1.0, 0.0], "responses": ["a", "b"]}
 
@@ -216,7 +216,6 @@ def test_objects_under_numbered_keys_are_samples_of_one_policy(tmp_path: Path) -
     rows = [
         {"task_id": f"t{at}", **{f"run_{k}": {"output": "x", "correct": k > at} for k in range(3)}} for at in range(2)
     ]
-    (tmp_path / "runs.json").write_text(json.dumps(rows))
-    run = read_run(tmp_path / "runs.json")
+    run = read_run(write_rows(tmp_path / "runs.json", rows))
     assert [len(group.rollouts) for group in run.groups] == [3, 3]
     assert {rollout.policy for group in run.groups for rollout in group.rollouts} <= {None, ""}

@@ -26,8 +26,6 @@ from tests.rollouts.build import adapter_folder, group, model_folder
 from tests.rollouts.readers.lines import refused, rewards_of, set_aside, write_lines
 
 REPEATS = "the row repeats an earlier one of the same sample"
-
-
 CONTRADICTS = "the row contradicts an earlier one of the same sample, so that neither counts"
 
 

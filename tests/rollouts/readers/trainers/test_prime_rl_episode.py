@@ -103,8 +103,6 @@ ROWS = [
     row(1, "h", trace(nodes=longer(None, 0, 1, 2))),
 ]
 KEYS = ("run", "work", "group", "env", "task", "traces", "rewards", "correct", "short", "b", "nodes", "agent")
-
-
 UNLIKE = [
     row(1, "g", trace(nodes=longer(None, 0, 0))),
     row(1, "g", trace(nodes=longer(None, None, 0))),

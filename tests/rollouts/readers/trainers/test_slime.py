@@ -170,8 +170,7 @@ def test_an_evaluation_is_grouped_by_prompts_and_told_from_training(tmp_path: Pa
     samples = [
         sample(at % 4, group_index=None, reward=reward, prompt=prompt) for at, (prompt, reward) in enumerate(numbered)
     ]
-    path = archive(tmp_path / "rollout_data/eval_7.pt", {"rollout_id": 7, "samples": samples})
-    run = read_run(path)
+    run = read_run(archive(tmp_path / "rollout_data/eval_7.pt", {"rollout_id": 7, "samples": samples}))
     assert run.source.format == "slime-eval"
     assert rewards_of(run) == {"7:0": (1.0, 0.0), "7:1": (0.0, 0.0), "7:2": (1.0, 1.0)}
     archive(tmp_path / "rollout_data/7.pt", {"rollout_id": 7, "samples": [cut(0, 1.0, 5, 9, 2), cut(1, 0.0, 5, 9, 4)]})
@@ -195,6 +194,7 @@ def test_groups_of_every_step_without_the_evaluation(below: str) -> None:
     assert rewards_of(run) == {"0": (1.0, 0.0), "1": (0.0, 0.0), "1:2": (1.0, 1.0), "1:3": (0.0, 1.0)}
     assert [rollout.status for rollout in run.groups[1].rollouts] == ["completed", "truncated"]
     assert "lower bound" in run.source.missing[0]
+    assert_reduced_alike(LOG / below)
 
 
 def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.trainers.verl import dump_columns, row_tokens
 from tests.conftest import LOGS
-from tests.rollouts.readers.lines import refusal, write_lines
+from tests.rollouts.readers.lines import refusal, set_aside, write_lines
 from tests.rollouts.readers.reduced import assert_reduced, assert_same, in_small_blocks, mutated
 
 
@@ -198,29 +198,16 @@ def test_keys_of_any_kind(tmp_path: Path, key: str) -> None:
     assert run.groups[0].rollouts[0].rewards[key] == 0.5
 
 
-def row_of_rollouts(**cells: Any) -> dict[str, Any]:
-    return {"input": "q", "output": "o", "gts": "g", "score": 1.0, "step": 1, **cells}
-
-
 def test_the_uid_names_the_group_even_where_prompts_are_equal(tmp_path: Path) -> None:
-    run = read_run(
-        write(tmp_path / "v1", *(row_of_rollouts(uid=f"{group}_{k}_0", score=k) for group in "ab" for k in (0, 1)))
-    )
+    run = read_run(write(tmp_path, *(row(f"{group}_{k}_0", score=k) for group in "ab" for k in (0, 1))))
     assert [group.group_id for group in run.groups] == ["1:a", "1:b"]
     assert len({group.prompt_id for group in run.groups}) == 1
     assert run.source.inferred == ()
 
 
 def test_several_outputs_of_a_session_are_one_rollout(tmp_path: Path) -> None:
-    run = read_run(
-        write(
-            tmp_path / "v1",
-            row_of_rollouts(uid="a_0_0", output="first"),
-            row_of_rollouts(uid="a_0_1", output="last"),
-            row_of_rollouts(uid="a_1_0"),
-        )
-    )
-    assert [rollout.completion for rollout in run.groups[0].rollouts] == ["last", "o"]
+    run = read_run(write(tmp_path, row("a_0_0", output="first"), row("a_0_1", output="last"), row("a_1_0")))
+    assert [rollout.completion for rollout in run.groups[0].rollouts] == ["last", "4"]
 
 
 def test_the_tokens_of_all_outputs_of_a_session_count() -> None:
@@ -238,8 +225,7 @@ def test_the_tokens_of_all_outputs_of_a_session_count() -> None:
 
 @pytest.mark.parametrize(("cells", "aside"), [({}, 0), ({"prompts": [5], "responses": "x"}, 1)], ids=["text", "odd"])
 def test_a_part_of_the_outputs_never_passes_for_all(tmp_path: Path, cells: dict[str, Any], aside: int) -> None:
-    complete = row_of_rollouts(uid="a_0_1", prompts=[5], responses=[7])
-    run = read_run(write(tmp_path / "v1", row_of_rollouts(uid="a_0_0", **cells), complete))
+    run = read_run(write(tmp_path, row("a_0_0", **cells), row("a_0_1", prompts=[5], responses=[7])))
     (rollout,) = run.groups[0].rollouts
     assert (rollout.reward, rollout.completion_ids, rollout.earlier) == (1.0, None, ())
     assert run.source.quarantined.num_rows == aside
@@ -255,17 +241,10 @@ def test_legacy_rows_are_grouped_by_input_and_truth_and_it_is_said() -> None:
 
 
 def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
-    rows = [
-        row_of_rollouts(uid="a_0_0"),
-        row_of_rollouts(uid="a_1_0", score=None),
-        row_of_rollouts(uid="a"),
-        row_of_rollouts(uid="a_2_0", step={}),
-        row_of_rollouts(),
-    ]
-    rows.append(row_of_rollouts(uid="a_3_0", step=10**400))
-    run = read_run(write(tmp_path / "v1", *rows))
+    rows = [row("a_0_0"), row("a_1_0", score=None), row("a"), row("a_2_0", step={}), row(None)]
+    run = read_run(write(tmp_path, *rows, row("a_3_0", step=10**400)))
     assert [group.rewards for group in run.groups] == [(1.0, None)]
-    assert {reason.reason: reason.num_rows for reason in run.source.quarantined.reasons} == {
+    assert set_aside(run) == {
         "the reward is null": 1,
         "the uid is not <group>_<session>_<index>": 2,
         "the step is not a whole number": 2,
@@ -277,21 +256,11 @@ def test_a_folder_without_dumps_says_how_to_get_them(tmp_path: Path) -> None:
     assert "trainer.rollout_data_dir" in refusal(tmp_path, "holds no rollouts", ReadOptions(reader="verl"))
 
 
-ROW: dict[str, Any] = {
-    "prompts": [0, 0, 5, 6],
-    "responses": [7, 8, 9, 0],
-    "attention_mask": [0, 0, 1, 1, 1, 1, 1, 0],
-    "response_mask": [1, 0, 1, 0],
-    "rollout_log_probs": [-0.5, 0.0, -0.25, 0.0],
-    "advantages": [1.0, 0.0, 1.0, 0.0],
-}
-
-
 def test_padding_is_cut_where_the_attention_mask_says_so() -> None:
-    tokens = row_tokens(ROW)
+    tokens = row_tokens(TOKENS)
     assert tokens is not None
     assert (tokens.prompt_ids, tokens.completion_ids, tokens.mask) == ((5, 6), (7, 8, 9), (True, False, True))
-    assert (tokens.logprobs, tokens.advantage) == ((-0.5, 0.0, -0.25), 1.0)
+    assert (tokens.logprobs, tokens.advantage) == ((-0.5, 0.0, -1.25e-05), 1.0)
 
 
 def test_ids_under_their_other_names_with_one_advantage() -> None:
@@ -301,7 +270,7 @@ def test_ids_under_their_other_names_with_one_advantage() -> None:
 
 
 def test_a_response_outside_the_loss_stays() -> None:
-    tokens = row_tokens({**ROW, "response_mask": [0, 0, 0, 0]})
+    tokens = row_tokens({**TOKENS, "response_mask": [0, 0, 0, 0]})
     assert tokens is not None
     assert tokens.mask == (False, False, False)
 
@@ -311,7 +280,7 @@ def test_a_response_outside_the_loss_stays() -> None:
 )
 def test_lists_that_do_not_fit_are_no_row(cells: dict[str, Any]) -> None:
     with pytest.raises(UnusableRowError):
-        row_tokens({**ROW, **cells})
+        row_tokens({**TOKENS, **cells})
 
 
 ODD = (None, [], [None], "x", 0.5, True, -1, [[1]], [1.0], [True, False], {})
@@ -365,7 +334,7 @@ def test_text_has_no_tokens() -> None:
 
 
 def test_the_trainers_numbers_are_cut_alike_and_their_gaps_kept() -> None:
-    tokens = row_tokens({**ROW, "old_log_probs": [-0.6, None, -0.3, 9.0], "entropys": [0.5, 0.25, "high", 0.0]})
+    tokens = row_tokens({**TOKENS, "old_log_probs": [-0.6, None, -0.3, 9.0], "entropys": [0.5, 0.25, "high", 0.0]})
     assert tokens is not None
     assert tokens.trainer_logprobs == pytest.approx((-0.6, math.nan, -0.3), nan_ok=True)
     assert tokens.entropies == pytest.approx((0.5, 0.25, math.nan), nan_ok=True)
@@ -373,6 +342,6 @@ def test_the_trainers_numbers_are_cut_alike_and_their_gaps_kept() -> None:
 
 @pytest.mark.parametrize("cell", [None, [-0.5], "text", -0.5])
 def test_trainers_numbers_that_do_not_fit_are_none_and_cost_no_row(cell: Any) -> None:
-    tokens = row_tokens({**ROW, "old_log_probs": cell})
+    tokens = row_tokens({**TOKENS, "old_log_probs": cell})
     assert tokens is not None
     assert (tokens.trainer_logprobs, tokens.entropies) == (None, None)
