@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradscope.errors import GradscopeError, InputError
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 
@@ -52,6 +53,11 @@ def refused(
 def refusal(path: Path | str, message: str, *how: Any, **more: Any) -> str:
     """:func:`refused` by ``read_run``."""
     return refused(message, read_run, path, *how, **more)
+
+
+def naming(**columns: str | None) -> ReadOptions:
+    """Options that name columns by their roles."""
+    return ReadOptions(columns=ColumnNames(**columns))
 
 
 def rewards_of(run: Run) -> dict[str, tuple[float | None, ...]]:

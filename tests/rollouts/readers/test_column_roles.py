@@ -13,7 +13,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.generic import num_turns_asked
 from gradscope.rollouts.readers.parsing.cells import before_answer
 from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED
-from tests.rollouts.readers.lines import refusal, write_rows
+from tests.rollouts.readers.lines import naming, refusal, write_rows
 from tests.rollouts.readers.lines import write_lines as write
 
 
@@ -281,7 +281,7 @@ def test_ids_under_which_questions_differ_are_those_of_no_prompt(
         (c,) * len(group.rewards) for group in run.groups for c in (0, 1)
     }
     assert (num_prompts > 4) == any("Under most ids in 'example_id'" in said for said in run.source.inferred)
-    assert len(read_run(log, ReadOptions(columns=ColumnNames(prompt_id="example_id"))).groups) == 8
+    assert len(read_run(log, naming(prompt_id="example_id")).groups) == 8
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_ids_count_within_the_benchmark_or_agent_of_a_row(name: str, more: dict[
     two_texts = [row | {"prompt": f"p{row['problem_id']} of {row[name]}"} for row in rows]
     for texts, num in ((one_text, 5), (two_texts, 7)):
         assert len(read_run(write(tmp_path / "b.jsonl", *texts)).groups) == num
-    assert len(read_run(tmp_path / "b.jsonl", ReadOptions(columns=ColumnNames(group="problem_id"))).groups) == 5
+    assert len(read_run(tmp_path / "b.jsonl", naming(group="problem_id")).groups) == 5
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import FORMATS, read_run, runs_below
 from tests.conftest import LOGS
 from tests.rollouts.build import group
-from tests.rollouts.readers.lines import refusal, rewards_of, set_aside, write_lines
+from tests.rollouts.readers.lines import naming, refusal, rewards_of, set_aside, write_lines
 from tests.rollouts.test_run_folder import MANIFEST
 
 
@@ -274,7 +274,7 @@ def test_rollouts_in_a_folder_below_the_metrics_of_a_script_are_read_with_them(t
 
 
 def test_what_a_reader_has_no_use_for_is_refused() -> None:
-    neat, side = ReadOptions(columns=ColumnNames(reward="neat")), ReadOptions(completion_ids=LOGS / "generic.csv")
+    neat, side = naming(reward="neat"), ReadOptions(completion_ids=LOGS / "generic.csv")
     refusal(LOGS / "trl", "is read as trl, whose columns are known", neat, error=UsageError)
     refusal(LOGS / "generic.csv", "a side file of completion ids goes with a TRL run only", side, error=UsageError)
     file = LOGS / "trl" / "completions" / "completions_00001.parquet"

@@ -16,7 +16,7 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import generic
 from gradscope.rollouts.readers.detect import read_run
 from tests.rollouts.build import model_folder
-from tests.rollouts.readers.lines import IDS, refusal, rewards_of, set_aside, steps_logged, write_rows
+from tests.rollouts.readers.lines import IDS, naming, refusal, rewards_of, set_aside, steps_logged, write_rows
 from tests.rollouts.readers.lines import write_lines as write
 
 
@@ -227,7 +227,7 @@ def test_ids_of_rows_are_no_ids_of_prompts(sizes: tuple[int, ...], num_prompts: 
     rows = [{"prompt_id": f"row{at}", "prompt": text, "reward": at % 2} for at, text in enumerate(texts)]
     path = write(tmp_path / "log.jsonl", *rows)
     assert len(read_run(path).groups) == num_prompts
-    assert len(read_run(path, ReadOptions(columns=ColumnNames(prompt_id="prompt_id"))).groups) == len(rows)
+    assert len(read_run(path, naming(prompt_id="prompt_id")).groups) == len(rows)
 
 
 @pytest.mark.parametrize("rewards_only", [False, True])
@@ -338,7 +338,7 @@ def test_rewards_in_an_object_without_their_sum_are_asked_for(tmp_path: Path) ->
         *({"reward" if key == "rewards" else key: cell for key, cell in row.items()} for row in rows),
     )
     refusal(objects, r"has objects as 'reward', with 'reward\.accuracy', 'reward\.form'")
-    run = read_run(path, ReadOptions(columns=ColumnNames(reward="rewards.accuracy")))
+    run = read_run(path, naming(reward="rewards.accuracy"))
     assert list(rewards_of(run).values()) == [(0.0, 1.0)]
     assert run.groups[0].rollouts[1].rewards == {"rewards.accuracy": 1.0, "rewards.form": 0.0}
     for name in ("reward", "rewards"):
@@ -383,7 +383,7 @@ def test_groups_that_return_without_a_step_are_not_one(key: str, backwards: bool
     rows = [{key: f"t{at}", "reward": float(at % 3 == 0)} for at in order for _ in range(2)]
     path = write(tmp_path / "log.jsonl", *rows)
     assert "number groups of 2 rows: jq -c" in refusal(path, "again and again")
-    sizes = reward_table(read_run(path, ReadOptions(columns=ColumnNames(group=key))).groups).size.tolist()
+    sizes = reward_table(read_run(path, naming(group=key)).groups).size.tolist()
     assert sizes == ([4] * 9 if backwards else [4] * 6 + [2] * 3)
     for name, names in {"model": "ab", "trial": (1, 2), "step": (1, 2)}.items():
         read_run(write(tmp_path / "apart.jsonl", *(row | {name: names[at >= 18]} for at, row in enumerate(rows))))
@@ -437,7 +437,7 @@ def test_episodes_that_rise_may_be_steps_of_training(episodes: Iterable[int], ri
     rows = [{"episode": episode, "task_id": "t", "reward": episode % 2} for episode in episodes]
     path = write(tmp_path / "a.jsonl", *rows)
     assert any("--step-column episode" in sentence for sentence in read_run(path).source.inferred) == rises
-    assert len(read_run(path, ReadOptions(columns=ColumnNames(step="episode"))).groups) == len(set(episodes))
+    assert len(read_run(path, naming(step="episode")).groups) == len(set(episodes))
 
 
 def test_numbers_of_prompts_tell_them_apart_where_nothing_else_does(tmp_path: Path) -> None:
@@ -457,7 +457,7 @@ def test_filters_that_an_older_harness_does_not_name_are_refused(tmp_path: Path)
 def test_steps_of_episodes_are_refused(mark: dict[str, Any], tmp_path: Path) -> None:
     rows = [{"task_id": task, "step": step, "reward": 0.1, **mark} for task in "ab" for step in range(3)]
     refusal(write(tmp_path / "a.jsonl", *rows), "has a row for each step of an episode")
-    assert read_run(tmp_path / "a.jsonl", ReadOptions(columns=ColumnNames(step="step"))).steps == (0, 1, 2)
+    assert read_run(tmp_path / "a.jsonl", naming(step="step")).steps == (0, 1, 2)
     finished = [row | {"done": True} for row in rows if "done" in row]
     assert not finished or len(read_run(write(tmp_path / "b.jsonl", *finished)).groups) == 6
     states = [{**row, "prompt": f"state {at}"} for at, row in enumerate(rows) if row.pop("step") >= 0]
@@ -468,12 +468,10 @@ def test_steps_of_episodes_are_refused(mark: dict[str, Any], tmp_path: Path) -> 
 def test_named_columns_win_over_usual_names(tmp_path: Path) -> None:
     rows = [{"uid": n, "q": "a", "reward": 0.0, "grade": n, "when": 7} for n in (0, 1)]
     path = write(tmp_path / "a.jsonl", *rows)
-    run = read_run(path, ReadOptions(columns=ColumnNames(prompt="q", reward="grade", step="when")))
+    run = read_run(path, naming(prompt="q", reward="grade", step="when"))
     assert [(group.step, group.rewards) for group in run.groups] == [(7, (0.0, 1.0))]
     assert run.groups[0].rollouts[0].rewards == {"reward": 0.0, "grade": 0.0}
-    assert [group.rewards for group in read_run(path, ReadOptions(columns=ColumnNames(group="q"))).groups] == [
-        (0.0, 0.0)
-    ]
+    assert [group.rewards for group in read_run(path, naming(group="q")).groups] == [(0.0, 0.0)]
 
 
 @pytest.mark.parametrize(
@@ -513,7 +511,7 @@ def test_columns_that_add_up_to_the_reward_are_read_as_its_functions(tmp_path: P
     assert set(run.groups[0].rollouts[0].rewards) == {"reward", "correct", "length"}
     sentence = "'reward' is the weighted sum of other columns, its reward functions: 1 correct - 0.01 length."
     assert sentence in run.source.inferred
-    part = read_run(tmp_path / "a.jsonl", ReadOptions(columns=ColumnNames(reward="correct")))
+    part = read_run(tmp_path / "a.jsonl", naming(reward="correct"))
     assert sentence in part.source.inferred
     assert part.groups[0].rewards == (1.0, 0.0, 0.0, 1.0)
     assert set(part.groups[0].rollouts[0].rewards) == {"reward", "correct", "length"}
@@ -523,7 +521,7 @@ def test_columns_that_add_up_to_the_reward_are_read_as_its_functions(tmp_path: P
 def test_a_verdict_is_part_of_a_sum_and_no_difference(tmp_path: Path, reward: str | None) -> None:
     rows = [{"uid": n // 4, "step": 1, "accuracy": n * n % 3, "format": n % 2, "response": str(n)} for n in range(40)]
     summed = [{**row, "overall": 0.75 * row["accuracy"] + 0.25 * row["format"]} for row in rows]
-    run = read_run(write(tmp_path / "a.jsonl", *summed), ReadOptions(columns=ColumnNames(reward=reward)))
+    run = read_run(write(tmp_path / "a.jsonl", *summed), naming(reward=reward))
     assert (
         "'overall' is the weighted sum of other columns, its reward functions: 0.75 accuracy + 0.25 format."
         in run.source.inferred
@@ -570,7 +568,7 @@ def test_a_csv_with_semicolons_may_have_decimal_commas(tmp_path: Path, header: s
     rows = "".join(f"p{prompt};1;{reward}\n" for prompt in (1, 2) for reward in ("0,5", "-1,25", "1", "1,2e"))
     (tmp_path / "log.csv").write_text(f"{header}\n{rows}{more}")
     column = header.split(";")[1].strip('"')
-    run = read_run(tmp_path / "log.csv", ReadOptions(columns=ColumnNames(step=column)))
+    run = read_run(tmp_path / "log.csv", naming(step=column))
     rewards = [rollout.reward for group in run.groups for rollout in group.rollouts]
     assert rewards == [0.5, -1.25, 1.0, None] * 2
 
@@ -656,7 +654,7 @@ def test_verdicts_may_be_words_of_a_column_that_is_named(name: str, words: str, 
     right, wrong = words.split()
     rows = [{"task_id": at // 2, "status": right if at % 4 == 0 else wrong, "note": "n"} for at in range(8)]
     path = write_rows(tmp_path / name, {"results": rows} if name == "a.json" else rows)
-    named = ReadOptions(columns=ColumnNames(reward="status"))
+    named = naming(reward="status")
     for rewards_only in (True, False):
         run = read_run(path, named, rewards_only=rewards_only)
         assert [group.rewards for group in run.groups] == [(1, 0), (0, 0)] * 2

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError, UsageError
-from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import nested
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.nested import NUM_LISTED, Level, layout_of, rows_within, title_of
-from tests.rollouts.readers.lines import refusal, write_lines, write_rows
+from tests.rollouts.readers.lines import naming, refusal, write_lines, write_rows
 from tests.rollouts.readers.reduced import answers, assert_reduced
 
 REWARDS = {(step, prompt): (float(step > 1), float(prompt == "p")) for step in (1, 2) for prompt in "pq"}
@@ -232,10 +232,9 @@ def test_what_stands_around_holds_within_but_for_rewards() -> None:
 def test_columns_within_are_named(tmp_path: Path) -> None:
     steps = [{"step": step, "rollouts": [row | {"mine": 1 - row["reward"]} for row in flat(step)]} for step in (1, 2)]
     (tmp_path / "log.json").write_text(json.dumps(steps))
-    run = read_run(tmp_path / "log.json", ReadOptions(columns=ColumnNames(reward="mine")))
+    run = read_run(tmp_path / "log.json", naming(reward="mine"))
     assert run.groups[0].rewards == tuple(1 - reward for reward in REWARDS[1, "p"])
-    with pytest.raises(UsageError, match="There is no column 'nowhere'"):
-        read_run(tmp_path / "log.json", ReadOptions(columns=ColumnNames(reward="nowhere")))
+    refusal(tmp_path / "log.json", "There is no column 'nowhere'", naming(reward="nowhere"), error=UsageError)
 
 
 FLAWS: tuple[dict[str, Any], ...] = (
@@ -299,7 +298,7 @@ def test_an_entry_named_with_its_list_is_that_of_rollouts_of_several_prompts(is_
         read_run(tmp_path / "log.json")
     assert error.value.hint == "Name the number that the trainer used, as in --reward-column rollouts.rm_score."
     for name in ("rollouts.rm_score", "rm_score"):
-        run = read_run(tmp_path / "log.json", ReadOptions(columns=ColumnNames(reward=name)), rewards_only=True)
+        run = read_run(tmp_path / "log.json", naming(reward=name), rewards_only=True)
         assert [(group.step, group.rewards) for group in run.groups] == [
             (step, rewards) for (step, _), rewards in REWARDS.items()
         ]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import evaluations_below, read_run
 from tests.conftest import LOGS
-from tests.rollouts.readers.lines import refusal, write_lines, write_rows
+from tests.rollouts.readers.lines import naming, refusal, write_lines, write_rows
 
 
 def touched(*files: Path) -> None:
@@ -204,7 +204,7 @@ def test_numbers_of_lists_that_may_be_the_reward_are_named_and_do(tmp_path: Path
     log = write_lines(tmp_path / "logs.jsonl", *rows)
     hint = refusal(log, "Its columns are 'idx', 'ys', 'infos'")
     assert hint == "Name the reward, where it is one of 'r': --reward-column r"
-    assert read_run(log, ReadOptions(columns=ColumnNames(reward="r"))).source.num_rows == 8
+    assert read_run(log, naming(reward="r")).source.num_rows == 8
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "train.log", "README"])
@@ -280,7 +280,7 @@ def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str,
     path = write_lines(tmp_path / "log.jsonl", *[row] * 4)
     assert refusal(path, "is not a log that gradscope knows") == f"Name the number that the trainer used, as in {named}"
     reward = shlex.split(named.split(";")[0].removesuffix("."))[1]
-    assert len(read_run(path, ReadOptions(columns=ColumnNames(reward=reward))).groups[0].rollouts) == 4
+    assert len(read_run(path, naming(reward=reward)).groups[0].rollouts) == 4
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_number_in_the_list_of_a_document_is_named_with_what_tells_prompts_apa
     hint = refusal(path, "is not a log that gradscope knows")
     named = shlex.split(hint.partition("as in ")[2].replace(",", " "))
     assert named[:4] == ["--reward-column", "judged_score", "--prompt-column", of_prompt]
-    run = read_run(path, ReadOptions(columns=ColumnNames(reward=named[1], prompt=named[3])))
+    run = read_run(path, naming(reward=named[1], prompt=named[3]))
     assert [group.rewards for group in run.groups] == [(0,), (1,)] * 2
 
 

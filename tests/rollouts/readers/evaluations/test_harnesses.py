@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradscope.errors import UsageError
-from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations.folders import evaluations_in
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS, REPOSITORY
-from tests.rollouts.readers.lines import refusal, refused, rewards_of, set_aside, write_lines, write_rows
+from tests.rollouts.readers.lines import naming, refusal, refused, rewards_of, set_aside, write_lines, write_rows
 from tests.rollouts.readers.reduced import assert_reduced_alike
 
 DUMP = REPOSITORY / "fixtures/logs/skyrl_eval"
@@ -67,25 +67,25 @@ def test_lm_eval_rows_without_a_document_are_set_aside(tmp_path: Path) -> None:
 
 def test_lm_eval_filters_are_named_behind_the_metric() -> None:
     path = LOGS / "lm_eval"
-    run = read_run(path, ReadOptions(columns=ColumnNames(reward="exact_match,flexible-extract")))
+    run = read_run(path, naming(reward="exact_match,flexible-extract"))
     assert run.source.inferred[1] == "The score is exact_match after the filter flexible-extract."
-    refusal(path, "has no score 'exact_match,none'", ReadOptions(columns=ColumnNames(reward="exact_match,none")))
+    refusal(path, "has no score 'exact_match,none'", naming(reward="exact_match,none"))
 
 
 def test_lm_eval_without_a_score_is_refused(tmp_path: Path) -> None:
     row = {"doc_id": 0, "doc": {}, "resps": [["4"]], "filter": "none", "metrics": ["acc"], "acc": "high"}
     path = write_lines(tmp_path / "samples_a.jsonl", row)
     refusal(path, "has no score that is a number")
-    refusal(path, "has no score 'f1'", ReadOptions(columns=ColumnNames(reward="f1")))
+    refusal(path, "has no score 'f1'", naming(reward="f1"))
 
 
 def test_lighteval_has_one_value_a_document() -> None:
     run = read_run(LOGS / "lighteval")
     assert rewards_of(run) == {"math|0/0": (0.0,), "math|0/1": (1.0,)}
     assert run.source.inferred == ("The score is extractive_match; others are 'len'.",)
-    by_length = read_run(LOGS / "lighteval", ReadOptions(columns=ColumnNames(reward="len")))
+    by_length = read_run(LOGS / "lighteval", naming(reward="len"))
     assert rewards_of(by_length) == {"math|0/0": (2.0,), "math|0/1": (2.0,)}
-    refusal(LOGS / "lighteval", "has no score 'f1'", ReadOptions(columns=ColumnNames(reward="f1")))
+    refusal(LOGS / "lighteval", "has no score 'f1'", naming(reward="f1"))
 
 
 def test_older_details_of_lighteval_have_a_row_for_each_set_of_metrics(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_older_details_of_lighteval_have_a_row_for_each_set_of_metrics(tmp_path:
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_a.parquet")
     of_four = ((1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 0.0, 0.0), (1.0, 1.0, 1.0, 0.0))
     for named, rewards in ((None, ((0.0,), (1.0,), (1.0,))), ("pass@1:4_samples", of_four)):
-        run = read_run(tmp_path, ReadOptions(columns=ColumnNames(reward=named)))
+        run = read_run(tmp_path, naming(reward=named))
         assert run.source.format == "lighteval"
         complete = [group for group in run.groups if None not in group.rewards]
         assert [(group.rollouts[0].prompt, group.rewards) for group in complete] == [
@@ -157,7 +157,7 @@ def test_repeats_of_evalscope_are_the_samples_of_a_prompt(tmp_path: Path) -> Non
         "q0": [0.0, 1.0],
         "q1": [1.0, None],
     }
-    by_f1 = read_run(file, ReadOptions(columns=ColumnNames(reward="f1")))
+    by_f1 = read_run(file, naming(reward="f1"))
     assert rewards_of(by_f1)["0"] == (0.5, 0.5)
     assert [(log.task, log.model) for log in evaluations_in(tmp_path, ReadOptions())] == [("gsm8k_main", "m")]
     older = {"index": 0, "input": "q", "sample_score": {"score": {"value": {"acc": True}}, "sample_id": 0}}
@@ -411,7 +411,7 @@ def test_a_folder_of_swe_bench_has_a_report_an_instance(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["lm_eval", "lighteval", "inspect_ai"])
 def test_only_the_score_can_be_named(name: str) -> None:
-    refusal(LOGS / name, "whose columns are known", ReadOptions(columns=ColumnNames(prompt="doc")), error=UsageError)
+    refusal(LOGS / name, "whose columns are known", naming(prompt="doc"), error=UsageError)
 
 
 def promptfoo_result(test: str, provider: Any, success: bool | None, **further: Any) -> dict[str, Any]:
@@ -474,10 +474,10 @@ def test_an_instance_of_helm_has_a_sample_a_trial(tmp_path: Path) -> None:
     run = read_run(path)
     assert list(rewards_of(run).values()) == [(0.0, 1.0), (1.0,), (None,)]
     assert run.source.inferred[1] == "The score is exact_match; others are 'num_prompt_tokens', 'f1'."
-    named = read_run(path, ReadOptions(columns=ColumnNames(reward="f1")))
+    named = read_run(path, naming(reward="f1"))
     assert next(iter(rewards_of(named).values())) == (0.5, 0.5)
     assert "--reward-column: 'num_prompt_tokens', 'exact_match', 'f1'" in refusal(
-        path, "has no score 'em'", ReadOptions(columns=ColumnNames(reward="em"))
+        path, "has no score 'em'", naming(reward="em")
     )
     blocks = [helm_block("id1", 0, num_prompt_tokens=9)]
     refusal(write_rows(path, blocks), "has no usual score")

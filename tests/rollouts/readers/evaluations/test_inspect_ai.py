@@ -8,12 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations import inspect_ai
 from gradscope.rollouts.readers.evaluations.inspect_ai import Header, find_logs, header_of
 from tests.conftest import LOGS, REPOSITORY
-from tests.rollouts.readers.lines import refusal, rewards_of, set_aside
+from tests.rollouts.readers.lines import naming, refusal, rewards_of, set_aside
 
 LOG = REPOSITORY / "fixtures/logs/inspect_ai_shards"
 RUN = "2026-11-01T10-00-00+00-00_demo_x"
@@ -103,7 +102,7 @@ def test_inspect_epochs_are_the_samples_of_a_prompt(name: str) -> None:
 
 
 def test_inspect_logs_that_lack_the_scorer_are_refused(tmp_path: Path) -> None:
-    refusal(LOGS / "inspect_ai", "has no scorer 'other'", ReadOptions(columns=ColumnNames(reward="other")))
+    refusal(LOGS / "inspect_ai", "has no scorer 'other'", naming(reward="other"))
     members = {"samples/a_epoch_1.json": {"id": "a"}, "samples/b_epoch_1.json": 3}
     ended = {"header.json": {"status": "cancelled", "eval": ABOUT}}
     for more, sentence in (({}, r"samples\."), (ended, r"samples: the evaluation was cancelled: 1 of 12 samples\.")):
@@ -120,8 +119,8 @@ def test_each_entry_of_a_score_that_is_an_object_is_a_scorer(tmp_path: Path) -> 
     run = read_run(log)
     assert rewards_of(run) == {"a": (1.0, 0.0, None, None)}
     assert "the scorer m.main (of 'm.main', 'm.side', 'm.note', 'm': --reward-column)" in run.source.inferred[0]
-    assert rewards_of(read_run(log, ReadOptions(columns=ColumnNames(reward="m.side")))) == {"a": (1.0, 0.5, None, None)}
-    refusal(log, "has no scorer 'main'", ReadOptions(columns=ColumnNames(reward="main")))
+    assert rewards_of(read_run(log, naming(reward="m.side"))) == {"a": (1.0, 0.5, None, None)}
+    refusal(log, "has no scorer 'main'", naming(reward="main"))
 
 
 @pytest.mark.parametrize("words", [("C", "I"), ("yes", "No"), ("True", "false"), ("1", "0.0")])

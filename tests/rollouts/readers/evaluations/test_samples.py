@@ -16,7 +16,7 @@ from gradscope.rollouts.readers.evaluations import samples
 from gradscope.rollouts.readers.evaluations.shapes import objects_as_lists, prompt_rows, refuse_lone_list
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS
-from tests.rollouts.readers.lines import refusal, refused, rewards_of, write_lines, write_rows
+from tests.rollouts.readers.lines import naming, refusal, refused, rewards_of, write_lines, write_rows
 
 LEAF = {"scores": [1.0, 0.0], "responses": ["a", "b"]}
 
@@ -262,8 +262,8 @@ def test_objects_with_right_answers_of_their_own_are_no_samples_of_one_prompt(tm
     )
     for named in ("reward", "items.reward"):
         with pytest.raises(UsageError, match="list 'items' has answers to several prompts"):
-            read_run(tmp_path / "eval.json", ReadOptions(columns=ColumnNames(reward=named)))
-        run = read_run(tmp_path / "eval.json", ReadOptions(columns=ColumnNames(reward=named, prompt="index")))
+            read_run(tmp_path / "eval.json", naming(reward=named))
+        run = read_run(tmp_path / "eval.json", naming(reward=named, prompt="index"))
         assert [group.rewards for group in run.groups] == [(0.0,), (1.0,), (0.0,), (0.0,)]
     same = [row | {"gt_answer": "4"} for row in listed]
     assert [group.rewards for group in read(tmp_path, {"items": same}).groups] == [(0.0, 1.0, 0.0, 0.0)]
@@ -541,7 +541,7 @@ def test_totals_name_the_list_that_may_hold_the_samples(tmp_path: Path) -> None:
     assert (
         hint == "If the rows of 'samples' are samples: --reward-column correct --prompt-column NAME, one of 'i', 'got'."
     )
-    run = read_run(path, ReadOptions(columns=ColumnNames(reward="correct", prompt="i")))
+    run = read_run(path, naming(reward="correct", prompt="i"))
     assert [group.rewards for group in run.groups] == [(1,), (1,), (1,), (0,)]
 
 
@@ -557,7 +557,7 @@ def test_a_named_verdict_of_a_row_counts_where_lists_deep_in_it_hold_its_criteri
         {"id": str(at), "task_id": at // 2, "success": at == 1, "score": 0.5, "grading": grading} for at in range(4)
     ]
     path.write_text("\n".join(map(json.dumps, rows)))
-    run = read_run(path, ReadOptions(columns=ColumnNames(reward="success")))
+    run = read_run(path, naming(reward="success"))
     assert [group.rewards for group in run.groups] == [(0, 1), (0, 0)]
 
 
@@ -739,7 +739,7 @@ def test_elements_of_a_document_that_name_their_step_are_groups_of_it(tmp_path: 
     (tmp_path / "log.json").write_text(
         json.dumps({"losses": [0.5], "steps": [*elements, elements[0] | {"total_step": "?"}]})
     )
-    run = read_run(tmp_path / "log.json", ReadOptions(columns=ColumnNames(reward="rewards")))
+    run = read_run(tmp_path / "log.json", naming(reward="rewards"))
     assert [(group.step, group.rewards) for group in run.groups] == [(1, (0.0, 0.0)), (2, (0.0, 1.0)), (3, (0.0, 2.0))]
     assert [value.reason for value in run.source.quarantined.reasons] == ["the step is not a whole number"]
 

@@ -19,7 +19,7 @@ from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_met
 from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
-from tests.rollouts.readers.lines import refusal, refused, write_lines, write_rows
+from tests.rollouts.readers.lines import naming, refusal, refused, write_lines, write_rows
 from tests.rollouts.test_event_file import record, scalar
 
 LOGS = REPOSITORY / "fixtures/logs/metrics"
@@ -542,7 +542,7 @@ def test_a_text_without_steps_is_not_searched_for_metrics(tmp_path: Path, monkey
 
 
 def test_a_named_column_of_rollouts_says_that_it_is_no_log_of_metrics() -> None:
-    assert not holds_metrics(LOGS / "log_history.json", ReadOptions(columns=ColumnNames(reward="reward")))
+    assert not holds_metrics(LOGS / "log_history.json", naming(reward="reward"))
 
 
 @pytest.mark.parametrize(

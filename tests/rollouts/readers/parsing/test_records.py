@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import Tokens
-from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing import records
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
@@ -23,7 +23,7 @@ from gradscope.rollouts.readers.parsing.records import (
 )
 from gradscope.rollouts.run import Run
 from tests.rollouts.build import adapter_folder, group, model_folder
-from tests.rollouts.readers.lines import refused, rewards_of, set_aside, write_lines
+from tests.rollouts.readers.lines import naming, refused, rewards_of, set_aside, write_lines
 
 REPEATS = "the row repeats an earlier one of the same sample"
 CONTRADICTS = "the row contradicts an earlier one of the same sample, so that neither counts"
@@ -45,7 +45,7 @@ def test_long_lists_of_names_are_cut_off() -> None:
 
 def test_the_named_scorer_counts_else_the_first() -> None:
     request = ReadRequest(path=Path("log"))
-    named = ReadRequest(path=Path("log"), options=ReadOptions(columns=ColumnNames(reward="f1")))
+    named = ReadRequest(path=Path("log"), options=naming(reward="f1"))
     assert chosen_name(["acc", "f1", "acc"], request, "metric", "none") == "acc"
     assert chosen_name(["acc", "f1"], named, "metric", "none") == "f1"
     with pytest.raises(InputError, match=r"^log has no metric 'f1'\.$") as caught:

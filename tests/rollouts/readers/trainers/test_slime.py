@@ -11,13 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradscope.rollouts.groups import GroupsOnDisk, holds_rewards_alone
-from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.trainers.slime import logged_tokens, token_rows
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS, REPOSITORY
-from tests.rollouts.readers.lines import refusal, rewards_of, set_aside, write_lines
+from tests.rollouts.readers.lines import naming, refusal, rewards_of, set_aside, write_lines
 from tests.rollouts.readers.reduced import assert_reduced_alike
 
 SLIME = LOGS / "slime"
@@ -54,8 +53,8 @@ def test_of_several_rewards_the_first_or_the_named_one_counts(tmp_path: Path) ->
     both = [sample(at, reward={"accuracy": float(at), "format": 1.0}) for at in range(2)]
     folder = archive(tmp_path / "rollout_data" / "3.pt", {"rollout_id": 3, "samples": both}).parent.parent
     assert rewards_of(read_run(folder)) == {"3:0": (0.0, 1.0)}
-    assert rewards_of(read_run(folder, ReadOptions(columns=ColumnNames(reward="format")))) == {"3:0": (1.0, 1.0)}
-    refusal(folder, "has no reward 'length'", ReadOptions(columns=ColumnNames(reward="length")))
+    assert rewards_of(read_run(folder, naming(reward="format"))) == {"3:0": (1.0, 1.0)}
+    refusal(folder, "has no reward 'length'", naming(reward="length"))
 
 
 def test_samples_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
