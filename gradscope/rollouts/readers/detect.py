@@ -19,7 +19,7 @@ from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.fetch import as_named_run, fetched
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers import generic, own
+from gradscope.rollouts.readers import generic, own, refused
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.evaluations.folders import Evaluations, evaluations_in, refuse_several
 from gradscope.rollouts.readers.format import Format, RowFormat
@@ -29,13 +29,6 @@ from gradscope.rollouts.readers.parsing.quarantine import refuse_quarantined
 from gradscope.rollouts.readers.parsing.records import Measured, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
-from gradscope.rollouts.readers.refused import (
-    is_checkpoint,
-    refuse_checkpoint,
-    refuse_folder_of_runs,
-    refuse_unknown,
-    refuse_unrecognized,
-)
 from gradscope.rollouts.readers.run_files import HELD_OUT
 from gradscope.rollouts.readers.trainers import prime_rl, simple, slime, token_logs, trl, verl
 from gradscope.rollouts.readers.trainers.trl_files import completion_files
@@ -271,14 +264,14 @@ def _refuse_unused(reader: Format | RowFormat, request: ReadRequest) -> None:
 
 def _has_state(path: Path) -> bool:
     """Whether a folder is a checkpoint of TRL or its relatives, which has the metrics up to its step."""
-    return (path / "trainer_state.json").is_file() and is_checkpoint(path)
+    return (path / "trainer_state.json").is_file() and refused.is_checkpoint(path)
 
 
 def _recognize(request: ReadRequest) -> tuple[Format | RowFormat, ReadRequest]:
     """The reader, and the request: that of the only run below a folder which is none itself."""
     if _has_state(request.path) and not completion_files(request.path.resolve().parent) and METRICS.recognizes(request):
         return METRICS, request
-    refuse_checkpoint(request.path)
+    refused.refuse_checkpoint(request.path)
     recognized = next((reader for reader in FORMATS if reader.recognizes(request)), None)
     if recognized is trl.FORMAT and not completion_files(request.path) and METRICS.recognizes(request):
         return METRICS, request
@@ -289,11 +282,11 @@ def _recognize(request: ReadRequest) -> tuple[Format | RowFormat, ReadRequest]:
         return METRICS, request
     if len(runs) == 1:
         return _recognize(replace(request, path=runs[0]))
-    refuse_folder_of_runs(request.path, runs)
+    refused.refuse_folder_of_runs(request.path, runs)
     metrics_log.refuse_metrics(request.path, request.options)
-    refuse_unknown(request.path)
+    refused.refuse_unknown(request.path)
     refuse_several(request.path, None, request.options)
-    refuse_unrecognized(request)
+    refused.refuse_unrecognized(request)
 
 
 def _rollouts_of_script(request: ReadRequest, *, beside_metrics: bool) -> Path | str | None:
@@ -301,7 +294,7 @@ def _rollouts_of_script(request: ReadRequest, *, beside_metrics: bool) -> Path |
     rollouts = generic.file_of_rollouts(request, beside_metrics=beside_metrics)
     if rollouts is not None or not beside_metrics:
         return rollouts
-    folders = [of for of in _folders(request.path) if not (is_checkpoint(of) or HELD_OUT.search(of.name))]
+    folders = [of for of in _folders(request.path) if not (refused.is_checkpoint(of) or HELD_OUT.search(of.name))]
     below = (generic.file_of_rollouts(replace(request, path=of), beside_metrics=True) for of in folders)
     rollouts_below = [of for of in below if of is not None]
     return rollouts_below[0] if len(rollouts_below) == 1 else None

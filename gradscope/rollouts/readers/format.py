@@ -61,6 +61,11 @@ class Reading(Struct, frozen=True, kw_only=True):
         )
 
 
+def interpreted_by(to_columns: Callable[[Cells], Columns], **how: Any) -> Callable[[Reading], ColumnLog]:
+    """:meth:`Reading.log` of each reading."""
+    return lambda reading: reading.log(to_columns, **how)
+
+
 class RowFormat(Struct, frozen=True, kw_only=True):
     """A format whose files hold rows, each row a rollout or several."""
 
@@ -71,7 +76,7 @@ class RowFormat(Struct, frozen=True, kw_only=True):
     recognizes_file: Callable[[Path], bool]
     """Whether one of the first of those files is of this format: see :func:`has_keys` and :func:`has_row`."""
     columns: Callable[..., ColumnLog | None]
-    """How a :class:`Reading` is done, by its ``log``; None: ``survey`` has to look at all rows first."""
+    """How a :class:`Reading` is done, mostly :func:`interpreted_by`; None: ``survey`` has to look at all rows first."""
     survey: Callable[[Sequence[Row], Reading], Mapping[str, Any]] | None = None
     """Looks at all rows before the first is used, where rows depend on one another; returns further arguments of
     ``columns``."""

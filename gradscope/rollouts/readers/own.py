@@ -31,7 +31,7 @@ from gradscope.errors import InputError, OutputExistsError
 from gradscope.machine import in_threads
 from gradscope.reason import Reason
 from gradscope.results.envelope import sha256_of
-from gradscope.results.source import Quarantine, Source, set_aside_together
+from gradscope.results.source import Quarantine, set_aside_together
 from gradscope.rollouts import run_folder
 from gradscope.rollouts.arrays import to_numpy, to_strings, to_texts
 from gradscope.rollouts.groups import GroupsOfTable, RewardTable, RolloutGroup, num_used, reward_table
@@ -342,15 +342,14 @@ def _run(
     sizes = () if first.format in ("gradscope", "trl") else records.describe_groups(groups)
     return Run(
         path=request.path,
-        source=Source(
-            path=str(request.path),
-            format=first.format,
-            recognized=_recognized([manifest.recognized for manifest in manifests]),
-            files=tuple(files),
+        source=request.source(
+            first.format,
+            _recognized([manifest.recognized for manifest in manifests]),
+            files=files,
             digests=tuple(file.sha256 for file in files.values()),
             num_rows=sum(manifest.num_rows for manifest in manifests),
             inferred=(*dict.fromkeys(text for manifest in manifests for text in manifest.inferred), *sizes),
-            missing=tuple(dict.fromkeys(text for manifest in manifests for text in manifest.missing)),
+            missing=dict.fromkeys(text for manifest in manifests for text in manifest.missing),
             quarantined=set_aside_together([manifest.quarantined for manifest in manifests]),
         ),
         groups=groups,
@@ -418,11 +417,10 @@ def _read_folder(request: records.ReadRequest) -> Run:
     steps = len({group.step for group in groups})
     return Run(
         path=path,
-        source=Source(
-            path=str(path),
-            format="gradscope",
-            recognized=f"{named}, {counted(steps, 'step')}, advantage {manifest.advantage}",
-            files=tuple(str(file) for file in (*files, *side_files) if file.is_file()),
+        source=request.source(
+            "gradscope",
+            f"{named}, {counted(steps, 'step')}, advantage {manifest.advantage}",
+            files=(file for file in (*files, *side_files) if file.is_file()),
             num_rows=num_used(groups),
             quarantined=quarantine.result(),
             missing=(*_sampling_notes(manifest, metrics), *(() if weights else (_NO_WEIGHTS,))),

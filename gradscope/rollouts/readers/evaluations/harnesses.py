@@ -22,13 +22,34 @@ from gradscope.errors import InputError
 from gradscope.rollouts.arrays import Counts, Floats
 from gradscope.rollouts.groups import REWARD, RewardTable, numbered_policies
 from gradscope.rollouts.readers.column_roles import VERDICTS
-from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, has_row, interpreted_by
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
 from gradscope.rollouts.readers.parsing.records import list_names
 from gradscope.rollouts.readers.parsing.tables import Row, read_rows
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, rewards_of, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog
+
+
+def _rows_of_tests(results: Cells, if_error: str = "") -> Columns:
+    """Rows of which ``rows_of`` made ``test``, ``success`` and more, as most here do."""
+    providers = texts_in(results.names("provider"))
+    policies, policy = numbered_policies(providers)
+    tests, samples = texts_in(results.names("test")), texts_in(results.names("sample"))
+    return Columns(
+        step=np.zeros(len(results), dtype=np.int64),
+        group=["/".join(filter(None, (test and of, test))) for of, test in zip(providers, tests, strict=True)],
+        no_group="the test has no name",
+        prompts=lambda chosen: [tests[at] for at in chosen],
+        texts=lambda chosen: list(map(parse.text_of, results.cells("prompt", chosen))),
+        numbers={**rewards_of(results.cells("scores")), "reward": results.numbers("success"), **policy},
+        policies=policies,
+        no_reward=partial(results.no_reward, "success"),
+        samples=[name or None for name in samples] if any(samples) else None,
+        noted={if_error: np.array(results.cells("error"))} if if_error else {},
+        details=lambda at: {"completion": parse.text_of(results.cell("completion", at))},
+    )
+
 
 _PLUS = IfNoted(
     "The verdict is EvalPlus' stricter one: base and plus tests both pass. `base` and `plus` are kept apart as rewards."
@@ -75,7 +96,7 @@ EVALPLUS = RowFormat(
     is_one_file=True,
     recognizes_file=has_row(_has_verdicts),
     rows_of=_evalplus_samples,
-    columns=lambda reading: reading.log(to_columns=_evalplus_rows),
+    columns=interpreted_by(_evalplus_rows),
     inferred=(_PLUS, _BASE),
 )
 
@@ -291,7 +312,7 @@ OPENCOMPASS = RowFormat(
         lambda row: any("example_abbr" in parse.mapping_of(of) for of in parse.list_of(row.get("details"))[:1])
     ),
     rows_of=_opencompass_samples,
-    columns=lambda reading: reading.log(to_columns=_rows_of_tests),
+    columns=interpreted_by(_rows_of_tests),
     inferred=("Runs of an example are the samples of a prompt.",),
 )
 
@@ -407,7 +428,7 @@ HARBOR = RowFormat(
     patterns=("*/result.json",),
     recognizes_file=has_keys("task_name", "verifier_result"),
     rows_of=_harbor_trials,
-    columns=lambda reading: reading.log(to_columns=partial(_rows_of_tests, if_error=_FAILED)),
+    columns=interpreted_by(partial(_rows_of_tests, if_error=_FAILED)),
     inferred=("Trials of one task by one agent and model are the samples of a prompt.", _FAILED),
 )
 
@@ -426,7 +447,7 @@ SWE_BENCH = RowFormat(
         lambda row: any(parse.mapping_of(of).keys() >= {"patch_exists", "resolved"} for of in row.values())
     ),
     rows_of=_swe_bench_reports,
-    columns=lambda reading: reading.log(to_columns=_rows_of_tests),
+    columns=interpreted_by(_rows_of_tests),
     missing=(
         "Instances without a report.json (an empty patch, an error of the harness) are not counted here; the run's own "
         "report (MODEL.RUN.json) counts them as not resolved.",
@@ -464,25 +485,6 @@ def _promptfoo_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
             yield location, sample
 
 
-def _rows_of_tests(results: Cells, if_error: str = "") -> Columns:
-    providers = texts_in(results.names("provider"))
-    policies, policy = numbered_policies(providers)
-    tests, samples = texts_in(results.names("test")), texts_in(results.names("sample"))
-    return Columns(
-        step=np.zeros(len(results), dtype=np.int64),
-        group=["/".join(filter(None, (test and of, test))) for of, test in zip(providers, tests, strict=True)],
-        no_group="the test has no name",
-        prompts=lambda chosen: [tests[at] for at in chosen],
-        texts=lambda chosen: list(map(parse.text_of, results.cells("prompt", chosen))),
-        numbers={**rewards_of(results.cells("scores")), "reward": results.numbers("success"), **policy},
-        policies=policies,
-        no_reward=partial(results.no_reward, "success"),
-        samples=[name or None for name in samples] if any(samples) else None,
-        noted={if_error: np.array(results.cells("error"))} if if_error else {},
-        details=lambda at: {"completion": parse.text_of(results.cell("completion", at))},
-    )
-
-
 PROMPTFOO = RowFormat(
     name="promptfoo",
     title="promptfoo results",
@@ -490,7 +492,7 @@ PROMPTFOO = RowFormat(
     is_one_file=True,
     recognizes_file=has_row(lambda row: bool(_promptfoo_results(row))),
     rows_of=_promptfoo_samples,
-    columns=lambda reading: reading.log(to_columns=partial(_rows_of_tests, if_error=_NO_ANSWER)),
+    columns=interpreted_by(partial(_rows_of_tests, if_error=_NO_ANSWER)),
     inferred=(_BY_TEST, _NO_ANSWER),
 )
 
@@ -514,7 +516,7 @@ NEMO_RL = RowFormat(
     is_one_file=True,
     recognizes_file=has_row(lambda row: "rewards" in row and parse.is_list_of_objects(_only(row, "content"))),
     rows_of=_nemo_rl_samples,
-    columns=lambda reading: reading.log(to_columns=_rows_of_tests),
+    columns=interpreted_by(_rows_of_tests),
     inferred=("Responses to one prompt are a group; equal prompts merge.",),
     missing=(TEXT_ONLY,),
 )
@@ -565,7 +567,7 @@ AIDER = RowFormat(
     patterns=tuple(f"{of}.aider.results.json" for of in ("*/exercises/practice/*/", "exercises/practice/*/", "*/", "")),
     recognizes_file=has_keys("testcase", "tests_outcomes"),
     rows_of=_aider_results,
-    columns=lambda reading: reading.log(to_columns=_rows_of_tests),
+    columns=interpreted_by(_rows_of_tests),
     inferred=("An exercise passed if its last try did; the first is a reward of its own.",),
 )
 
@@ -586,7 +588,7 @@ MULTIPL_E = RowFormat(
         lambda row: all("exit_code" in parse.mapping_of(of) for of in parse.list_of(row.get("results")) or [0])
     ),
     rows_of=_multipl_e_programs,
-    columns=lambda reading: reading.log(to_columns=_rows_of_tests),
+    columns=interpreted_by(_rows_of_tests),
 )
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from gradscope.errors import InputError, UsageError
-from gradscope.results.source import Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.listing import COMPRESSED
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
@@ -140,12 +139,11 @@ def read_metrics_log(request: ReadRequest) -> Run:
     more = f" and {len(below) - 1} more" if len(below) > 1 else ""
     one_run = f", run {chosen.name!r} of {len(runs)}" if len(runs) > 1 else ""
     title = files[0].name if files[0].name == "trainer_state.json" else kinds[0].title
-    source = Source(
-        path=str(path),
-        format=NAME,
+    source = request.source(
+        NAME,
+        f"{title}{one_run}, {counted(len(metrics), 'step')}",
         kind="metrics",
-        recognized=f"{title}{one_run}, {counted(len(metrics), 'step')}",
-        files=tuple(map(str, files)),
+        files=files,
         num_rows=chosen.num_rows,
         inferred=(*naming.sentences, *refuted, *sentences, *chosen.sentences, *impossible),
         missing=(

@@ -67,11 +67,12 @@ class ReadRequest(Struct, frozen=True, kw_only=True):
         format: str,
         recognized: str,
         *,
-        files: Iterable[Path] | None = None,
+        files: Iterable[Path | str] | None = None,
         inferred: Iterable[str] = (),
         missing: Iterable[str] = (),
+        **fields: Any,
     ) -> Source:
-        """What was read, as a reader recognized it; of ``files`` None: those of the path."""
+        """What was read, as a reader recognized it; of ``files`` None: those of the path; ``fields``: others."""
         return Source(
             path=str(self.path),
             format=format,
@@ -79,6 +80,7 @@ class ReadRequest(Struct, frozen=True, kw_only=True):
             files=tuple(map(str, expand(self.path) if files is None else files)),
             inferred=tuple(inferred),
             missing=tuple(missing),
+            **fields,
         )
 
     @property

@@ -28,7 +28,7 @@ from gradscope.reason import Reason
 from gradscope.rollouts.arrays import Counts, Floats
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers import run_files
-from gradscope.rollouts.readers.format import Format, IfNoted, Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.format import Format, IfNoted, Reading, RowFormat, has_keys, has_row, interpreted_by
 from gradscope.rollouts.readers.parsing.cells import cut_sequence, digest, list_of, mapping_of, number_in_name, text_of
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
@@ -145,7 +145,7 @@ TOKEN_EXPORT = RowFormat(
     title="prime-rl token export",
     patterns=("token_exports/step_*/rank_*.jsonl", "step_*/rank_*.jsonl", "rank_*.jsonl"),
     recognizes_file=has_keys("token_ids", "loss_mask", "advantages"),
-    columns=lambda reading: reading.log(to_columns=_exported),
+    columns=interpreted_by(_exported),
     needs_reward=False,
     completes=with_prime_rls,
     inferred=("Rows carry no group id: rollouts of equal prompt tokens at one step are a group; equal prompts merge.",),

@@ -19,7 +19,7 @@ from gradscope.errors import InputError
 from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.arrays import index_names, run_starts, to_floats
 from gradscope.rollouts.groups import REWARD, UNKNOWN, Tokens
-from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, has_row, interpreted_by
 from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.parsing import cells as parse
@@ -70,10 +70,8 @@ AREAL = RowFormat(
     title="AReaL trajectories",
     patterns=("rollout/[0-9]*/*.jsonl", "[0-9]*/*.jsonl", "*.jsonl"),
     recognizes_file=has_keys("task_id", "sample_idx", "tail_version", "reward"),
-    columns=lambda reading: reading.log(
-        to_columns=_areal_rows,
-        keys=("tail_version", "head_version", "sample_idx", "task_id", "reward"),
-        raw=("prompt",),
+    columns=interpreted_by(
+        _areal_rows, keys=("tail_version", "head_version", "sample_idx", "task_id", "reward"), raw=("prompt",)
     ),
     inferred=(_BY_TASK, _STALE),
     missing=(
@@ -124,7 +122,7 @@ ART = RowFormat(
     patterns=("trajectories/train/[0-9]*.parquet", "train/[0-9]*.parquet", "[0-9]*.parquet"),
     keeps_file=lambda file: _STEP_FILE.search(file.name) is not None,
     recognizes_file=has_keys("group_index", "reward", "messages"),
-    columns=lambda reading: reading.log(to_columns=_art_rows, keys=_ART_KEYS, looks_at_path=True),
+    columns=interpreted_by(_art_rows, keys=_ART_KEYS, looks_at_path=True),
     inferred=("Steps are the names of the files.",),
     missing=(TEXT_ONLY,),
 )
@@ -167,6 +165,23 @@ RAGEN = RowFormat(
 )
 
 
+def _sampled_rows(rows: Cells, *, no_group: str) -> Columns:
+    """Rows of which ``rows_of`` made ``step``, ``group_id``, ``prompt``, ``response`` and ``reward``."""
+    return Columns(
+        step=rows.steps("step"),
+        group=rows.names("group_id"),
+        no_group=no_group,
+        prompts=lambda chosen: list(map(parse.digest, rows.cells("prompt", chosen))),
+        texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
+        numbers={"reward": rows.numbers("reward")},
+        no_reward=partial(rows.no_reward, "reward"),
+        details=lambda at: {
+            "completion": parse.text_of(rows.cell("response", at)),
+            "messages": parse.parse_messages(rows.cell("prompt", at)),
+        },
+    )
+
+
 def _rlinf_feedback(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for location, row in read_rows(file, quarantine):
         prompt, response, reward = map(parse.mapping_of(row.get("data")).get, ("prompt", "completion", "accepted"))
@@ -182,7 +197,7 @@ RLINF = RowFormat(
         lambda row: parse.mapping_of(row.get("data")).keys() >= {"prompt", "completion", "accepted"}
     ),
     rows_of=_rlinf_feedback,
-    columns=lambda reading: reading.log(to_columns=partial(_sampled_rows, no_group="data.prompt is missing")),
+    columns=interpreted_by(partial(_sampled_rows, no_group="data.prompt is missing")),
     inferred=("Completions of equal prompts are a group; RLinf does not log at which step they were trained on.",),
     missing=(TEXT_ONLY,),
 )
@@ -234,29 +249,10 @@ ROLL = RowFormat(
     title="ROLL rollouts",
     patterns=_ROLL_FILES,
     recognizes_file=Path.is_file,  # the name is ROLL's alone, and with a damaged first line no other reader knows it
-    columns=lambda reading: reading.log(
-        to_columns=_roll_rows, keys=(*_OF_A_BATCH, "id", "domain", "prompt", "messages"), lines_hold_many=True
-    ),
+    columns=interpreted_by(_roll_rows, keys=(*_OF_A_BATCH, "id", "domain", "prompt", "messages"), lines_hold_many=True),
     inferred=(_BY_ID, _BY_PROMPT),
     missing=(filter_caveat("ROLL's query_filter_config drops groups by their rewards before it logs"), TEXT_ONLY),
 )
-
-
-def _sampled_rows(rows: Cells, *, no_group: str) -> Columns:
-    """Rows of which ``rows_of`` made ``step``, ``group_id``, ``prompt``, ``response`` and ``reward``."""
-    return Columns(
-        step=rows.steps("step"),
-        group=rows.names("group_id"),
-        no_group=no_group,
-        prompts=lambda chosen: list(map(parse.digest, rows.cells("prompt", chosen))),
-        texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
-        numbers={"reward": rows.numbers("reward")},
-        no_reward=partial(rows.no_reward, "reward"),
-        details=lambda at: {
-            "completion": parse.text_of(rows.cell("response", at)),
-            "messages": parse.parse_messages(rows.cell("prompt", at)),
-        },
-    )
 
 
 def _roll_episodes(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
@@ -283,9 +279,7 @@ ROLL_AGENTIC = RowFormat(
     patterns=_ROLL_FILES,
     recognizes_file=has_keys("trajectory_data"),
     rows_of=_roll_episodes,
-    columns=lambda reading: reading.log(
-        to_columns=partial(_sampled_rows, no_group="trajectory_data has no env_info, which names the group")
-    ),
+    columns=interpreted_by(partial(_sampled_rows, no_group="trajectory_data has no env_info, which names the group")),
     inferred=("Episodes of one tag, group, episode number and seed at one step are a group.",),
     missing=("An evaluation writes to the same file as the training of its step, which replaces it.", TEXT_ONLY),
 )
@@ -326,7 +320,7 @@ TINKER = RowFormat(
     title="Tinker cookbook rollout summaries",
     patterns=("iteration_*/train_rollout_summaries.jsonl", "train_rollout_summaries.jsonl"),
     recognizes_file=has_keys("group_idx", "traj_idx", "total_reward"),
-    columns=lambda reading: reading.log(to_columns=_tinker_rows, keys=_TINKER_KEYS, looks_at_path=True),
+    columns=interpreted_by(_tinker_rows, keys=_TINKER_KEYS, looks_at_path=True),
     inferred=("Prompts are not named: each group counts as a prompt of its own, although prompts return over epochs.",),
     missing=(
         filter_caveat("remove_constant_reward_groups, where it was on, removes groups of equal rewards"),
@@ -477,7 +471,7 @@ RLLM = RowFormat(
     title="rLLM training episodes",
     patterns=("episodes/train_step_*/episode_*.json", "train_step_*/episode_*.json", "episode_*.json"),
     recognizes_file=has_keys("training_step", "task_hash", "trajectories"),
-    columns=lambda reading: reading.log(to_columns=_rllm_rows, keys=_RLLM_KEYS, raw=("trajectories", "task")),
+    columns=interpreted_by(_rllm_rows, keys=_RLLM_KEYS, raw=("trajectories", "task")),
     inferred=("Rollouts of one task_hash at one step are a group; equal tasks at one step merge.", _SEVERAL),
     missing=(TEXT_ONLY,),
 )
@@ -524,7 +518,7 @@ TUNIX = RowFormat(
     title="Tunix trajectories",
     patterns=("step[0-9]*/*/*/metadata.json", "trajectories/step[0-9]*/*/*/metadata.json"),
     recognizes_file=has_keys("global_step", "traj_id", "prompt_id", "group_index"),
-    columns=lambda reading: reading.log(to_columns=_tunix_rows, keys=_TUNIX_KEYS, raw=_LONG),
+    columns=interpreted_by(_tunix_rows, keys=_TUNIX_KEYS, raw=_LONG),
     inferred=("Trajectories of one prompt_id at one global_step are a group.",),
     missing=(IfNoted(TEXT_ONLY),),
     completes=with_run_files,

@@ -24,7 +24,8 @@ from msgspec.structs import replace
 from gradscope.rollouts.arrays import index_names, to_strings, to_texts
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, Tokens
-from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys
+from gradscope.rollouts.readers import run_files
+from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, interpreted_by
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing import json_text
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, filter_caveat, with_set_aside
@@ -32,17 +33,6 @@ from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, names_of_runs, numbers_of, step_numbers
 from gradscope.rollouts.readers.reduction.log import ColumnLog
-from gradscope.rollouts.readers.run_files import (
-    CheckpointLayout,
-    Metrics,
-    in_precision,
-    metric_lines,
-    numbered_folders,
-    saved_weights,
-    scalar_metrics,
-    trainer_settings,
-    with_run_files,
-)
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
@@ -156,7 +146,7 @@ OPEN_INSTRUCT = RowFormat(
     patterns=("*_rollouts_*.jsonl",),
     recognizes_file=has_keys("step", "prompt_idx", "prompt_tokens", "response_tokens", "reward"),
     survey=_open_instruct_survey,
-    completes=with_run_files,
+    completes=run_files.with_run_files,
     columns=_open_instruct_columns,
     missing=(
         filter_caveat(
@@ -333,23 +323,23 @@ def _with_run_files(request: ReadRequest, run: Run) -> Run:
     roots = [folder, folder.parent, folder.parent.parent]
     metrics = _metrics_beside(roots, quarantine := QuarantineLog())
     run = run if metrics else run.with_missing(NO_NORMS)
-    checkpoints = (of for root in roots for _, of in numbered_folders(root, _CHECKPOINTS))
-    settings = trainer_settings(request, "nemo-rl", (of / "config.yaml" for of in (*roots, *checkpoints)))
+    checkpoints = (of for root in roots for _, of in run_files.numbered_folders(root, _CHECKPOINTS))
+    settings = run_files.trainer_settings(request, "nemo-rl", (of / "config.yaml" for of in (*roots, *checkpoints)))
     size, precision = settings.at("policy.train_micro_batch_size"), settings.at("policy.precision", "bfloat16")
     return replace(
         run,
         source=with_set_aside(run.source, quarantine),
         metrics=metrics,
-        settings=in_precision(settings, precision, per_device_train_batch_size=size),
-        **saved_weights(request, _LAYOUT, roots),
+        settings=run_files.in_precision(settings, precision, per_device_train_batch_size=size),
+        **run_files.saved_weights(request, _LAYOUT, roots),
     )
 
 
-def _metrics_beside(roots: list[Path], quarantine: QuarantineLog) -> Metrics:
+def _metrics_beside(roots: list[Path], quarantine: QuarantineLog) -> run_files.Metrics:
     """Metrics of TensorBoard's files in the folder or the one above, else of JSON lines under the same names."""
     folder, above, *_ = roots
     for root, files in (folder, event_files(folder)), (above, event_files(above, below=("", "tensorboard"))):
-        metrics_of = scalar_metrics(files, _METRIC_NAMES, quarantine) or metric_lines(
+        metrics_of = run_files.scalar_metrics(files, _METRIC_NAMES, quarantine) or run_files.metric_lines(
             sorted(root.glob("metrics.jsonl")), _METRIC_NAMES, quarantine
         )
         if any("grad_norm" in values for values in metrics_of.values()):
@@ -357,7 +347,7 @@ def _metrics_beside(roots: list[Path], quarantine: QuarantineLog) -> Metrics:
     return {}
 
 
-_LAYOUT = CheckpointLayout(
+_LAYOUT = run_files.CheckpointLayout(
     patterns=_CHECKPOINTS,
     inside=("hf", "policy/hf", "policy/weights/model/consolidated", "policy/weights", "policy/weights/*", "*"),
     merge=lambda folder: (
@@ -377,9 +367,7 @@ NEMO_RL = RowFormat(
     title="NeMo-RL training data",
     patterns=("train_data_step*.jsonl", "exp_*/train_data_step*.jsonl"),
     recognizes_file=has_keys("content", "rewards"),
-    columns=lambda reading: reading.log(
-        to_columns=_nemo_rl_rows, keys=_KEYS, raw=(*_TEXTS, "content"), looks_at_path=True
-    ),
+    columns=interpreted_by(_nemo_rl_rows, keys=_KEYS, raw=(*_TEXTS, "content"), looks_at_path=True),
     inferred=(_BY_IDS, _BY_TEXT),
     missing=(_FILTERED,),
     completes=_with_run_files,

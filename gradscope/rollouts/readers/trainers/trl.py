@@ -25,7 +25,7 @@ import numpy as np
 from msgspec import Struct
 
 from gradscope.errors import InputError
-from gradscope.results.source import BROKEN_ADVANTAGE, Source
+from gradscope.results.source import BROKEN_ADVANTAGE
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.groups import (
     GroupsOfTable,
@@ -121,11 +121,10 @@ def _read(request: ReadRequest) -> Run:
     of_weights = _saved_weights(request, run)
     where = "tables on W&B" if paths[0].suffix == ".json" else "output_dir"
     read_files = (*paths, *state_files, request.run_config, request.completion_ids)
-    source = Source(
-        path=str(request.path),
-        format="trl",
-        recognized=f"TRL {where}, {counted(len(paths), 'file')} of completions",
-        files=tuple(str(path) for path in read_files if path is not None),
+    source = request.source(
+        "trl",
+        f"TRL {where}, {counted(len(paths), 'file')} of completions",
+        files=filter(None, read_files),
         num_rows=num_used(groups),
         inferred=(*functions.inferred, *cut, *_left_out(training, evaluation)),
         missing=(
