@@ -335,9 +335,8 @@ def test_the_extent_of_a_url_changes_with_what_is_written(memory: Any) -> None:
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
-    with pytest.raises(MissingDependencyError, match="s3://bucket/run needs the package s3fs") as caught:
-        fetched("s3://bucket/run")
-    assert caught.value.hint == "pip install s3fs"
+    hint = refused("s3://bucket/run needs the package s3fs", fetched, "s3://bucket/run", error=MissingDependencyError)
+    assert hint == "pip install s3fs"
 
 
 def test_extents_change_with_what_is_written(tmp_path: Path) -> None:

@@ -636,9 +636,8 @@ def test_counted_samples_are_one_object_and_those_that_are_none_are_set_aside(tm
 
 def test_a_list_of_which_nothing_says_what_it_holds_is_refused_with_the_option_that_says_so(tmp_path: Path) -> None:
     rows = [{"task_id": n, "passed": [True, False]} for n in range(3)]
-    with pytest.raises(InputError, match="a list 'passed' in a row, and no list of as many responses") as caught:
-        read(tmp_path, *rows)
-    assert caught.value.hint == "If each entry is a sample, name the list: --reward-column passed"
+    hint = refused("a list 'passed' in a row, and no list of as many responses", read, tmp_path, *rows)
+    assert hint == "If each entry is a sample, name the list: --reward-column passed"
     assert read(tmp_path, *rows, columns=ColumnNames(reward="passed")).source.num_rows == 6
     refuse_lone_list(tmp_path, [{"score": 0.1, "responses": ["a"]}, {"scores": [1]}])  # no more than half of the rows
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations.shapes import (
@@ -14,7 +13,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     samples_of,
     with_lists,
 )
-from tests.rollouts.readers.lines import naming, refused, write_rows
+from tests.rollouts.readers.lines import naming, refusal, refused, write_rows
 
 LEAF = {"scores": [1.0, 0.0], "responses": ["a", "b"]}
 
@@ -205,9 +204,8 @@ def test_rewards_alone_are_asked_about_and_the_answer_is_taken(
     tmp_path: Path, lines: list[str], message: str, name: str
 ) -> None:
     (tmp_path / "wide.csv").write_text("\n".join(lines))
-    with pytest.raises(InputError, match=message) as refused:
-        read_run(tmp_path / "wide.csv")
-    assert refused.value.hint == f"If each entry is a sample, name the list: --reward-column {name}"
+    hint = refusal(tmp_path / "wide.csv", message)
+    assert hint == f"If each entry is a sample, name the list: --reward-column {name}"
     run = read_run(tmp_path / "wide.csv", naming(reward=name))
     assert [[rollout.reward for rollout in group.rollouts] for group in run.groups] == [[1.0, 1.0], [0.0, 1.0]]
 

@@ -127,9 +127,8 @@ def test_files_of_several_runs_beside_the_one_that_is_read_are_named(tmp_path: P
 def test_two_files_of_one_kind_in_a_folder_are_refused(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         shutil.copy(LOGS / "verl_file.jsonl", tmp_path / name)
-    with pytest.raises(InputError, match="holds metrics in 2 places") as caught:
-        read(tmp_path)
-    assert caught.value.hint == f"Name one: {tmp_path / 'a.jsonl'}; side by side: gradscope report {tmp_path}"
+    hint = refused("holds metrics in 2 places", read, tmp_path)
+    assert hint == f"Name one: {tmp_path / 'a.jsonl'}; side by side: gradscope report {tmp_path}"
     assert runs_below(tmp_path) == (tmp_path / "a.jsonl", tmp_path / "b.jsonl")
     (tmp_path / "b.jsonl").unlink()
     assert (read(tmp_path).every_step[-1], runs_below(tmp_path)) == (10, ())
@@ -336,9 +335,8 @@ def test_a_table_without_a_step_is_not_read_for_metrics(
 
 def test_an_episode_counts_as_a_step_where_something_learns(tmp_path: Path) -> None:
     rows = [{"episode": step, "total_reward": step / 4} for step in (1, 2)]
-    with pytest.raises(InputError, match="no column that is known to be the step") as caught:
-        read(series(tmp_path, *rows))
-    assert caught.value.hint == "Name it: --step-column episode"
+    hint = refused("no column that is known to be the step", read, series(tmp_path, *rows))
+    assert hint == "Name it: --step-column episode"
     with pytest.raises(InputError, match="no column that is known to be the step") as caught:
         read(series(tmp_path, *({"seed": at, "train_loss": 0.5} for at in (42, 123, 456))))
     assert "add a column `step`; of rollouts, name what those of a prompt share" in str(caught.value.hint)
@@ -453,9 +451,8 @@ def test_metrics_under_names_of_their_own_are_listed_with_the_option(
     name: str, text: str, key: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match=rf"metrics by step under names of its own: {key}[,.]") as caught:
-        read(tmp_path / name)
-    assert (caught.value.hint or "").endswith(f"--metric-column {shlex.quote(f'reward={key}')}")
+    hint = refused(rf"metrics by step under names of its own: {key}[,.]", read, tmp_path / name)
+    assert hint.endswith(f"--metric-column {shlex.quote(f'reward={key}')}")
     run = read(tmp_path / name, metric_columns=[f"reward={key}"])
     assert run.metrics[run.every_step[1]]["reward"] == run.metrics[run.every_step[1]][key]
 
@@ -465,9 +462,8 @@ def test_what_a_logger_wrote_has_nothing_but_metrics(of_folder: bool, tmp_path: 
     file = tmp_path / "events.out.tfevents.1.a"
     tags = (b"Performance/eval_rate", b"Performance/x")
     file.write_bytes(b"".join(record(scalar(step, tag, step)) for step in (1, 2) for tag in tags))
-    with pytest.raises(InputError, match=r"names of its own: Performance/eval_rate, Performance/x\.") as caught:
-        read(tmp_path if of_folder else file)
-    assert caught.value.hint == "If one is the mean reward, name it: --metric-column reward=Performance/eval_rate"
+    hint = refused(r"names of its own: Performance/eval_rate, Performance/x\.", read, tmp_path if of_folder else file)
+    assert hint == "If one is the mean reward, name it: --metric-column reward=Performance/eval_rate"
     assert read(tmp_path, metric_columns=["reward=Performance/x"]).metrics[2]["reward"] == 2.0
 
 

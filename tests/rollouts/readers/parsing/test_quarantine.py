@@ -15,6 +15,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing import quarantine as quarantine_module
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog, refuse_quarantined
 from tests.conftest import REPOSITORY
+from tests.rollouts.readers.lines import refused
 from tests.rollouts.readers.reduced import read_by_row
 
 
@@ -39,9 +40,8 @@ def test_lines_of_metrics_that_cannot_be_used_are_a_lost_part_of_the_run() -> No
     log, lines = QuarantineLog(), filled()
     lines.add(BLANK, "log:7")
     log.add_unreadable_metrics(lines)
-    with pytest.raises(InputError, match=r"^2 lines of metrics cannot be used: text \(first at log:4\)\.$") as caught:
-        log.raise_unreadable()
-    assert caught.value.hint == "Copy the file again."
+    hint = refused(r"^2 lines of metrics cannot be used: text \(first at log:4\)\.$", log.raise_unreadable)
+    assert hint == "Copy the file again."
     assert [lost.partition(":")[0] for lost in log.result().lost] == [
         "2 lines of metrics cannot be used",
         "1 line of metrics cannot be used",
@@ -76,9 +76,8 @@ def test_lines_of_which_none_was_read_count_as_lines() -> None:
 
 
 def test_strict_reading_names_the_most_frequent_reason() -> None:
-    with pytest.raises(InputError, match=r"^Rows that cannot be used: 4; first log:4: text\.$") as caught:
-        refuse_quarantined(filled().result())
-    assert "leave out --strict" in (caught.value.hint or "")
+    hint = refused(r"^Rows that cannot be used: 4; first log:4: text\.$", refuse_quarantined, filled().result())
+    assert "leave out --strict" in hint
 
 
 def test_nothing_set_aside_is_no_error() -> None:

@@ -48,9 +48,8 @@ def test_the_named_scorer_counts_else_the_first() -> None:
     named = ReadRequest(path=Path("log"), options=naming(reward="f1"))
     assert chosen_name(["acc", "f1", "acc"], request, "metric", "none") == "acc"
     assert chosen_name(["acc", "f1"], named, "metric", "none") == "f1"
-    with pytest.raises(InputError, match=r"^log has no metric 'f1'\.$") as caught:
-        chosen_name(["acc", "acc"], named, "metric", "none")
-    assert caught.value.hint == "Its metrics are 'acc'; name one with --reward-column."
+    hint = refused(r"^log has no metric 'f1'\.$", chosen_name, ["acc", "acc"], named, "metric", "none")
+    assert hint == "Its metrics are 'acc'; name one with --reward-column."
     refused(r"^log has no scored samples\.$", chosen_name, [], request, "scorer", "no scored samples")
 
 

@@ -36,8 +36,14 @@ NODES = [
 TRACE = {"id": "t", "info": {"kind": "train"}, "nodes": NODES}
 
 
+def ship(name: Any, step: Any, **cells: Any) -> dict[str, Any]:
+    """An annotation of the trace of a name, of a number ``t<number>``."""
+    name = f"t{name}" if type(name) is int else name
+    return {"version": 1, "trace_id": name, "info": {"ship": {"step": step}}} | cells
+
+
 def shipped(step: Any, *branches: dict[str, Any], **cells: Any) -> dict[str, Any]:
-    return {"version": 1, "trace_id": "t", "info": {"ship": {"step": step}}, "branches": list(branches), **cells}
+    return ship("t", step, branches=list(branches), **cells)
 
 
 def read(tmp_path: Path, *rows: Any) -> tuple[Annotations, dict[str, int]]:
@@ -104,14 +110,11 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 NAMES = ("a", "b", "ü\u0000😀", 'quo"te', "\ud800", "")
 
 
-def annotation(name: Any, step: Any, **info: Any) -> dict[str, Any]:
-    return {"version": 1, "trace_id": name, "info": {"ship": {"step": step}} | info}
-
-
 @pytest.mark.slow
 def test_damaged_annotations_give_the_same_steps_whether_or_not_all_are_stored(tmp_path: Path) -> None:
-    rows = [annotation(name, step) for name in NAMES for step in (1, 2, None)]
-    rows += [annotation("a", 3, dispatch={"step": 1}), {"version": 1, "trace_id": "b", "info": {"advantage": 1.0}}]
+    rows = [ship(name, step) for name in NAMES for step in (1, 2, None)]
+    restarted = {"ship": {"step": 3}, "dispatch": {"step": 1}}
+    rows += [ship("a", 3, info=restarted), ship("b", None, info={"advantage": 1.0})]
     for seed in range(20):
         lines = [mutated(rows, 2 * seed + at, within=("info", "ship")) for at in range(1 + seed % 2)]
         files = [write_lines(tmp_path / f"{seed}-{at}.jsonl", *damaged) for at, damaged in enumerate(lines)]
@@ -129,11 +132,10 @@ def test_damaged_annotations_give_the_same_steps_whether_or_not_all_are_stored(t
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_trace_with_any_name_has_its_step(tmp_path: Path, name: str) -> None:
-    write_lines(tmp_path / "0.jsonl", annotation(name, 4), annotation("other", 5))
+    write_lines(tmp_path / "0.jsonl", ship(name, 4), ship("other", 5))
     annotations = read_annotations([tmp_path / "0.jsonl"], QuarantineLog(), is_whole=False)
-    assert annotations.records_of((name, "other", "nobody", 7), (None, None, {"step": 6}, {"step": "6"}))[0][
-        :3
-    ].tolist() == [*(4.0, 5.0, 6.0)]
+    steps, _ = annotations.records_of((name, "other", "nobody", 7), (None, None, {"step": 6}, {"step": "6"}))
+    assert steps[:3].tolist() == [4.0, 5.0, 6.0]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_a_trace_with_any_name_has_its_step(tmp_path: Path, name: str) -> None:
 def test_steps_repeat_where_another_was_between(
     tmp_path: Path, names: str, steps: Sequence[int], again: set[int]
 ) -> None:
-    annotations, _ = read(tmp_path, *(annotation(*row) for row in zip(names, steps, strict=False)))
+    annotations, _ = read(tmp_path, *(ship(*row) for row in zip(names, steps, strict=False)))
     assert annotations.trained_again == again
 
 
@@ -159,10 +161,6 @@ def run_folder(tmp_path: Path) -> Path:
 def stream_episode(**cells: Any) -> dict[str, Any]:
     row = json.loads((TRACES / "stream/00001.jsonl").read_text().splitlines()[1])
     return {**row, **cells}
-
-
-def ships(*steps: tuple[str, int]) -> list[dict[str, Any]]:
-    return [{"version": 1, "trace_id": name, "info": {"ship": {"step": step}}} for name, step in steps]
 
 
 def stream_trace(name: str, **cells: Any) -> dict[str, Any]:
@@ -246,7 +244,7 @@ def test_a_step_with_a_rollout_of_several_sequences_is_not_recomputed() -> None:
 
 def test_branches_that_no_batch_held_are_in_no_loss(tmp_path: Path) -> None:
     forked = json.loads((TRACES / "stream/00001.jsonl").read_text().splitlines()[2])
-    run = read_stream(tmp_path, forked, stream_episode(traces=[stream_trace("a")]), annotations=ships(("a", 4)))
+    run = read_stream(tmp_path, forked, stream_episode(traces=[stream_trace("a")]), annotations=[ship("a", 4)])
     rollout = next(sampled for group in run.groups for sampled in group.rollouts if sampled.earlier)
     assert (rollout.mask, rollout.earlier[0].mask) == ((False,), (False,) * 4)
     assert several_sequences([rollout]) is None
@@ -369,10 +367,6 @@ def episode(number: int = 0, group: str = "g", *, sent: int = 1, **cells: Any) -
     """An episode with one trace, ``t<number>``."""
     info = {"kind": "train", "dispatch": {"step": sent}}
     return row(sent, group, trace(f"t{number}", number / 3, info=info, **cells))
-
-
-def ship(number: int, step: Any, **cells: Any) -> dict[str, Any]:
-    return {"version": 1, "trace_id": f"t{number}", "info": {"ship": {"step": step}}} | cells
 
 
 def write(folder: Path, rows: Sequence[Any], annotations: Sequence[Any] = (), *, chunk: str = "00000") -> Path:
