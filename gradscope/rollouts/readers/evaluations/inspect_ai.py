@@ -307,9 +307,4 @@ def _parse(data: bytes) -> Any:
         return None
 
 
-FORMAT = Format(
-    name="inspect-ai",
-    recognizes=_recognizes,
-    read=_read,
-    takes=frozenset({"reward_column"}),
-)
+FORMAT = Format(name="inspect-ai", recognizes=_recognizes, read=_read, takes=frozenset({"reward_column"}))

@@ -588,9 +588,4 @@ def _identify(
     return "/".join((*chunk, *lines, *outer_keys)), BY_NUMBER if is_number else _BY_KEYS
 
 
-FORMAT = Format(
-    name="samples",
-    recognizes=_recognizes,
-    read=_read,
-    takes=frozenset({"columns"}),
-)
+FORMAT = Format(name="samples", recognizes=_recognizes, read=_read, takes=frozenset({"columns"}))

@@ -498,8 +498,7 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str 
                 return replace(only, sentences=(*only.sentences, sentence))
         longest = max(list(compress(runs, have)) or runs, key=lambda run: run.num_rows)
         raise InputError(
-            f"{path} holds {len(names)} runs: {listed}.",
-            hint=f"Choose one: --metric-run {shlex.quote(longest.name)}",
+            f"{path} holds {len(names)} runs: {listed}.", hint=f"Choose one: --metric-run {shlex.quote(longest.name)}"
         )
     return runs[0] if wanted is None else names[wanted]
 

@@ -360,12 +360,7 @@ def reduce_log(
 
 
 def _parts(
-    log: ColumnLog,
-    progress: ProgressCallback,
-    memory: ReadSoFar | None,
-    spans: StepSpans | None,
-    *,
-    with_texts: bool,
+    log: ColumnLog, progress: ProgressCallback, memory: ReadSoFar | None, spans: StepSpans | None, *, with_texts: bool
 ) -> Iterator[Part]:
     """The parts of a log in order, odd rows included."""
     so_far = ReadSoFar() if memory is None else memory

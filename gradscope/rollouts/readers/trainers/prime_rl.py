@@ -318,11 +318,7 @@ def _files(path: Path, kind: str) -> tuple[Path, ...]:
     return tuple(file for file in files if (file.resolve().parent.name == "effective") == (kind == "effective"))
 
 
-FORMAT = Format(
-    name="prime-rl",
-    recognizes=_recognizes,
-    read=_read,
-)
+FORMAT = Format(name="prime-rl", recognizes=_recognizes, read=_read)
 
 
 def _verifiers_columns(reading: Reading) -> ColumnLog:

@@ -302,7 +302,7 @@ def _tinker_rows(rows: Cells) -> Columns:
     return Columns(
         step=steps,
         no_step="iteration is not a whole number",
-        group=["" if group < 0 else str(group) for group in groups.tolist()],
+        group=index_names(groups),
         no_group="group_idx is not a whole number",
         prompts=lambda chosen: [f"{steps[at]}/{groups[at]}" for at in chosen],
         numbers={"reward": rows.numbers("total_reward"), **rewards_of(rows.column("trajectory_metrics"))},

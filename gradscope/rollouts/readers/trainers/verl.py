@@ -477,9 +477,4 @@ def _rollouts(sessions: Sequence[Sequence[Row]], quarantine: QuarantineLog, uids
         yield record
 
 
-FORMAT = Format(
-    name="verl",
-    recognizes=_recognizes,
-    read=_read,
-    takes=frozenset({"metric_run"}),
-)
+FORMAT = Format(name="verl", recognizes=_recognizes, read=_read, takes=frozenset({"metric_run"}))
