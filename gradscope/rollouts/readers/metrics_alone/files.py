@@ -35,8 +35,7 @@ from gradscope.rollouts.arrays import Counts, to_filled, to_numpy
 from gradscope.rollouts.event_file import WANDB_START, history_in, scalars_in
 from gradscope.rollouts.listing import COMPRESSED, when_copied
 from gradscope.rollouts.readers.column_roles import USUAL
-from gradscope.rollouts.readers.metrics_alone import published
-from gradscope.rollouts.readers.metrics_alone.blocks import blocks_joined
+from gradscope.rollouts.readers.metrics_alone import console, published
 from gradscope.rollouts.readers.metrics_alone.runs import (
     STEP_IS_POSITION,
     Column,
@@ -470,20 +469,20 @@ def _texts(file: Path, quarantine: MetricsLog) -> Iterator[tuple[str, str]]:
             continue
         try:
             text = (line.removeprefix(BOM) if number == 1 else line).decode().rstrip("\r\n")
-            parts = text.split("\r") if published.has_bar(text) else (text,)  # a bar is drawn over itself
+            parts = text.split("\r") if console.has_bar(text) else (text,)  # a bar is drawn over itself
             yield from ((f"{file}:{number}", part) for part in parts)
         except UnicodeDecodeError:
             quarantine.add("the line is not UTF-8", f"{file}:{number}")
 
 
-def _printed(lines: Iterable[published.Text], quarantine: MetricsLog) -> Rows:
+def _printed(lines: Iterable[console.Text], quarantine: MetricsLog) -> Rows:
     """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position."""
     # Positions are no steps of the lines that name theirs: the dictionaries are a run of their own, or set aside where
     # the lines are as many and have as much in them. Bars of which only the end was printed take their position if
     # nothing else was read, and are set aside otherwise.
-    printed = published.PrintedLines()
+    printed = console.PrintedLines()
     num_lines = widest = 0
-    for location, line in blocks_joined(published.lines_joined(published.dashes_joined(lines))):
+    for location, line in console.blocks_joined(console.lines_joined(console.dashes_joined(lines))):
         values = printed.read(location, line)
         if isinstance(values, str):
             quarantine.add(values, location)
