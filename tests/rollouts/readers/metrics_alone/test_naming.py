@@ -23,64 +23,60 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
 @pytest.mark.parametrize(
     ("numbers", "name", "value"),
     [
-        ({"train/frac_reward_zero_std": 0.5}, "frac_reward_zero_std", 0.5),
-        ({"env/all/by_group/frac_mixed": 0.25}, "frac_reward_zero_std", 0.75),
-        ({"groups_skipped": 0.0, "groups_total": 0.0}, "frac_reward_zero_std", math.nan),
-        ({"batch/filtered_prompts": 8.0, "batch/total_prompts": 24.0}, "frac_reward_zero_std", 0.25),
-        ({"batch/solve_none": 0.5, "batch/solve_all": 0.25}, "frac_reward_zero_std", 0.75),
+        ({"train/frac_reward_zero_std": 0.5}, DEAD, 0.5),
+        ({"env/all/by_group/frac_mixed": 0.25}, DEAD, 0.75),
+        ({"groups_skipped": 0.0, "groups_total": 0.0}, DEAD, math.nan),
+        ({"batch/filtered_prompts": 8.0, "batch/total_prompts": 24.0}, DEAD, 0.25),
+        ({"batch/solve_none": 0.5, "batch/solve_all": 0.25}, DEAD, 0.75),
         ({"batch/solve_none": 0.5, "batch/solve_all": 0.25}, "frac_all_fail", 0.5),
-        ({"train/baseline_reward/pct_mixed": 25.0}, "frac_reward_zero_std", None),  # of rollouts, each left out
-        (
-            {"train/agg/all/agent/solved_none": 0.5, "train/agg/all/agent/solved_all": 0.25},
-            "frac_reward_zero_std",
-            0.75,
-        ),
+        ({"train/baseline_reward/pct_mixed": 25.0}, DEAD, None),  # of rollouts, each left out
+        ({"train/agg/all/agent/solved_none": 0.5, "train/agg/all/agent/solved_all": 0.25}, DEAD, 0.75),
         ({"train/agg/effective/agent/reward/mean": 0.5, "train/agg/all/agent/reward/mean": 0.25}, "reward", 0.5),
         ({"train/agg/effective/a/reward/mean": 0.5, "train/agg/effective/b/reward/mean": 0.25}, "reward", None),
         ({"env/reward": 0.5, "rollout/rewards": 0.25}, "reward", 0.25),
         ({"val/stop_rate": 0.75}, "completions/clipped_ratio", 0.25),
-        ({"batch/solve_none": 8.0, "batch/solve_all": 2.0, "batch/solve_partial": 30.0}, "frac_reward_zero_std", 0.25),
+        ({"batch/solve_none": 8.0, "batch/solve_all": 2.0, "batch/solve_partial": 30.0}, DEAD, 0.25),
         ({"batch/solve_none": 0.5, "batch/solve_all": 0.25, "batch/solve_partial": 0.25}, "frac_all_fail", 0.5),
-        ({"train/num_groups_trainable": 6.0, "train/num_groups_submitted": 8.0}, "frac_reward_zero_std", 0.25),
+        ({"train/num_groups_trainable": 6.0, "train/num_groups_submitted": 8.0}, DEAD, 0.25),
         ({"critic/rewards/mean": 2.0, "critic/score/mean": 1.0}, "reward", 1.0),
         ({"rewards/train/mean": 0.25, "rewards/train/score/mean": 1.0}, "reward", 1.0),
         ({"train/reward": 3.0, "avg_reward": 1.0}, "reward", 1.0),
         ({"train/reward": 3.0, "train/reward_std": 0.5, "train/avg_reward": 1.0}, "reward", 3.0),
         ({"eval_reward": 3.0}, "reward", None),
         ({"Mean Reward": 3.0}, "reward", 3.0),
-        ({"Train / Groups_Skipped": 3.0, "Train / Groups_Total": 4.0}, "frac_reward_zero_std", 0.75),
-        ({"rollout/degenerate_group_rate": 0.25}, "frac_reward_zero_std", 0.25),
-        ({"group/zero_variance_fraction": 0.25, "group/count": 8.0}, "frac_reward_zero_std", 0.25),
-        ({"zero_std_groups": 2.0, "n_groups": 8.0, "num_prompts": 9.0}, "frac_reward_zero_std", 0.25),
-        ({"n_degenerate": 2.0, "n_groups": 8.0}, "frac_reward_zero_std", 0.25),
-        ({"train/num_zero_variance": 2.0, "train/num_prompts": 8.0}, "frac_reward_zero_std", 0.25),
-        ({"zero_std_count": 2.0, "groups": 8.0}, "frac_reward_zero_std", 0.25),
-        ({"n_degenerate": 2.0, "n_groups": 8.0, "n_prompts": 16.0}, "frac_reward_zero_std", None),
-        ({"n_degenerate": 2.0, "n_samples": 8.0}, "frac_reward_zero_std", None),
-        ({"degenerate": 0.5, "n_groups": 8.0}, "frac_reward_zero_std", None),
-        ({"n_degenerate_layers": 2.0, "n_groups": 8.0}, "frac_reward_zero_std", None),
-        ({"eval/n_degenerate": 2.0, "n_groups": 8.0}, "frac_reward_zero_std", None),
-        ({"frac_groups_mixed": 0.75}, "frac_reward_zero_std", 0.25),
-        ({"rl/frac_groups_all_same": 0.25}, "frac_reward_zero_std", 0.25),
-        ({"train/non_degenerate_samples_frac": 0.75}, "frac_reward_zero_std", 0.25),
+        ({"Train / Groups_Skipped": 3.0, "Train / Groups_Total": 4.0}, DEAD, 0.75),
+        ({"rollout/degenerate_group_rate": 0.25}, DEAD, 0.25),
+        ({"group/zero_variance_fraction": 0.25, "group/count": 8.0}, DEAD, 0.25),
+        ({"zero_std_groups": 2.0, "n_groups": 8.0, "num_prompts": 9.0}, DEAD, 0.25),
+        ({"n_degenerate": 2.0, "n_groups": 8.0}, DEAD, 0.25),
+        ({"train/num_zero_variance": 2.0, "train/num_prompts": 8.0}, DEAD, 0.25),
+        ({"zero_std_count": 2.0, "groups": 8.0}, DEAD, 0.25),
+        ({"n_degenerate": 2.0, "n_groups": 8.0, "n_prompts": 16.0}, DEAD, None),
+        ({"n_degenerate": 2.0, "n_samples": 8.0}, DEAD, None),
+        ({"degenerate": 0.5, "n_groups": 8.0}, DEAD, None),
+        ({"n_degenerate_layers": 2.0, "n_groups": 8.0}, DEAD, None),
+        ({"eval/n_degenerate": 2.0, "n_groups": 8.0}, DEAD, None),
+        ({"frac_groups_mixed": 0.75}, DEAD, 0.25),
+        ({"rl/frac_groups_all_same": 0.25}, DEAD, 0.25),
+        ({"train/non_degenerate_samples_frac": 0.75}, DEAD, 0.25),
         ({"learner/grad_norm": 0.75}, "grad_norm", 0.75),
         ({"train/kl_penalty": 0.75}, "kl", 0.75),
         ({"train/entropy_per_token": 0.75}, "entropy", 0.75),
-        ({"all_correct_groups": 3.0, "all_wrong_groups": 1.0, "num_groups": 8.0}, "frac_reward_zero_std", 0.5),
+        ({"all_correct_groups": 3.0, "all_wrong_groups": 1.0, "num_groups": 8.0}, DEAD, 0.5),
         ({"all_correct_groups": 3.0, "num_groups": 8.0}, "frac_all_pass", 0.375),
-        ({"frac_dead_groups": 0.5, "zero_std_group_rate": 0.25}, "frac_reward_zero_std", None),
-        ({"eval/frac_dead_groups": 0.5}, "frac_reward_zero_std", None),
-        ({"dead_groups_pct": 25.0, "dead_group_length_ratio": 0.5}, "frac_reward_zero_std", 0.25),
-        ({"zero_std_pct": 62.5}, "frac_reward_zero_std", 0.625),
-        ({"train/zero_std_pct": 0.5}, "frac_reward_zero_std", 0.5),
-        ({"reward/zero_std_rate": 0.25, "zero_std_count": 4.0}, "frac_reward_zero_std", 0.25),
-        ({"rollout/reward_zero_variance_percentage": 12.5}, "frac_reward_zero_std", 0.125),
-        ({"train/dynamic_filtering_pass_rate": 75.0}, "frac_reward_zero_std", 0.25),
-        ({"mixed_groups_percent": 75.0}, "frac_reward_zero_std", 0.25),
-        ({"zero_std_pct_change": 62.5}, "frac_reward_zero_std", None),
-        ({"zero_std_count": 2.0, "count": 8.0}, "frac_reward_zero_std", None),
-        ({"all_correct_group_pct": 25.0, "all_wrong_group_pct": 50.0}, "frac_reward_zero_std", 0.75),
-        ({"zero_std_groups": 2.0}, "frac_reward_zero_std", None),
+        ({"frac_dead_groups": 0.5, "zero_std_group_rate": 0.25}, DEAD, None),
+        ({"eval/frac_dead_groups": 0.5}, DEAD, None),
+        ({"dead_groups_pct": 25.0, "dead_group_length_ratio": 0.5}, DEAD, 0.25),
+        ({"zero_std_pct": 62.5}, DEAD, 0.625),
+        ({"train/zero_std_pct": 0.5}, DEAD, 0.5),
+        ({"reward/zero_std_rate": 0.25, "zero_std_count": 4.0}, DEAD, 0.25),
+        ({"rollout/reward_zero_variance_percentage": 12.5}, DEAD, 0.125),
+        ({"train/dynamic_filtering_pass_rate": 75.0}, DEAD, 0.25),
+        ({"mixed_groups_percent": 75.0}, DEAD, 0.25),
+        ({"zero_std_pct_change": 62.5}, DEAD, None),
+        ({"zero_std_count": 2.0, "count": 8.0}, DEAD, None),
+        ({"all_correct_group_pct": 25.0, "all_wrong_group_pct": 50.0}, DEAD, 0.75),
+        ({"zero_std_groups": 2.0}, DEAD, None),
         ({"stats/mean_reward": 0.5, "reward/format": 0.25, "reward/max": 1.0}, "reward", 0.5),
         ({"mean_r": 0.5, "mean_r_format": 0.25}, "reward", 0.5),
         ({"env/total_reward": 0.5, "batch/avg_reward": 0.25}, "reward", None),
@@ -115,16 +111,9 @@ def test_a_share_that_is_none_counts_as_nan() -> None:
     [
         ({"n_degenerate": (2, 4), "n_groups": (2, 2)}, "2", {DEAD}),
         ({"n_degenerate": (2, 0), "n_groups": (2, 0)}, "", set()),
-        (
-            {"all_wrong_groups": (1, 2), "all_correct_groups": (1, 1), "num_groups": (2, 2)},
-            "1.5",
-            {"frac_reward_zero_std"},
-        ),
-        (
-            {"dynamic_filtering_pass_rate": (80, 240)},
-            "-1.4",
-            {DEAD},
-        ),  # of 4 samples a prompt, a fifth of the prompts pass
+        ({"all_wrong_groups": (1, 2), "all_correct_groups": (1, 1), "num_groups": (2, 2)}, "1.5", {DEAD}),
+        # of 4 samples a prompt, a fifth of the prompts pass
+        ({"dynamic_filtering_pass_rate": (80, 240)}, "-1.4", {DEAD}),
         ({"groups_skipped": (1, 3), "groups_total": (2, 2)}, "", set()),  # a trainer's own: which steps are odd is said
     ],
 )
@@ -152,21 +141,21 @@ def test_each_key_of_the_table_gives_its_own_name() -> None:
 def test_a_step_that_lacks_a_part_has_no_derived_number() -> None:
     rows = {1: {"groups_total": 4.0}, 2: {"groups_total": 4.0, "groups_skipped": 1.0}}
     naming = naming_of(["groups_skipped", "groups_total"], {})
-    assert naming.apply(StepMetrics.of(rows)) == {1: rows[1], 2: {**rows[2], "frac_reward_zero_std": 0.25}}
+    assert naming.apply(StepMetrics.of(rows)) == {1: rows[1], 2: {**rows[2], DEAD: 0.25}}
     assert naming.sentences == ("By the trainer's names: frac_reward_zero_std is groups_skipped / groups_total.",)
 
 
 def test_a_name_that_a_person_gave_goes_first() -> None:
     named = parse_metric_columns(["reward=score, frac_reward_zero_std = groups/dead", "own=x"])
-    assert named == {"reward": "score", "frac_reward_zero_std": "groups/dead", "own": "x"}
+    assert named == {"reward": "score", DEAD: "groups/dead", "own": "x"}
     numbers = {"reward": 1.0, "score": 2.0, "groups/dead": 0.5, "x": 3.0}
     common = applied(numbers, numbers, named)
-    assert (common["reward"], common["frac_reward_zero_std"], common["own"]) == (2.0, 0.5, 3.0)
+    assert (common["reward"], common[DEAD], common["own"]) == (2.0, 0.5, 3.0)
 
 
 def test_a_name_that_is_not_there_is_an_error() -> None:
     with pytest.raises(UsageError, match="no metric 'groups/dad'") as caught:
-        naming_of(["groups/dead", "loss"], {"frac_reward_zero_std": "groups/dad"})
+        naming_of(["groups/dead", "loss"], {DEAD: "groups/dad"})
     assert "groups/dead" in (caught.value.hint or "")
     for words in (["reward"], ["=x"], ["reward="], [""]):
         refused("takes a name and a column", parse_metric_columns, words, error=UsageError)

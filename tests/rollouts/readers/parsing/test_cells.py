@@ -160,7 +160,7 @@ def test_the_trainers_numbers_keep_their_gaps_where_tokens_were_sampled() -> Non
     assert tokens.entropies == pytest.approx((math.nan, 0.0), nan_ok=True)
 
 
-@pytest.mark.parametrize("cell", [None, [], [-0.5], "text"])
+@pytest.mark.parametrize("cell", [None, [], [-0.5], "text", -0.5])
 def test_trainers_numbers_of_another_length_cost_no_row(cell: Any) -> None:
     tokens = cells.cut_sequence([1, 2], [0, 1], trainer_logprobs=cell, entropies=cell)
     assert (tokens.trainer_logprobs, tokens.entropies) == (None, None)
@@ -170,11 +170,25 @@ def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
-def test_the_cut_is_before_the_first_assistant() -> None:
-    messages = [turn("system", "be brief"), turn("user", "2+2?"), turn("assistant", "4"), turn("tool", "ok")]
-    assert cells.cut_conversation(messages) == cells.Conversation(
-        prompt="be brief\n2+2?", messages=tuple(messages[:2]), completion="4\nok"
-    )
+@pytest.mark.parametrize(
+    ("before", "after", "prompt", "completion"),
+    [
+        (
+            [turn("system", "be brief"), turn("user", "2+2?")],
+            [turn("assistant", "4"), turn("tool", "ok")],
+            "be brief\n2+2?",
+            "4\nok",
+        ),
+        ([turn("user", "hello?")], [], "hello?", ""),
+        ([], [turn("assistant", "hi")], "", "hi"),
+        ([], [], "", ""),
+    ],
+)
+def test_the_cut_is_before_the_first_assistant(
+    before: list[Any], after: list[Any], prompt: str, completion: str
+) -> None:
+    conversation = cells.Conversation(prompt=prompt, messages=tuple(before) or None, completion=completion)
+    assert cells.cut_conversation([*before, *after]) == conversation
 
 
 def test_a_trainable_message_wins_over_an_example_of_the_assistants() -> None:
@@ -188,18 +202,7 @@ def test_a_trainable_message_wins_over_an_example_of_the_assistants() -> None:
     assert conversation.messages == (turn("assistant", "an example"), turn("user", "go"))
 
 
-def test_without_an_answer_all_of_it_is_the_prompt() -> None:
-    conversation = cells.cut_conversation([turn("user", "hello?")])
-    assert (conversation.prompt, conversation.completion) == ("hello?", "")
-
-
-def test_one_that_begins_with_the_answer_has_no_prompt() -> None:
-    assert cells.cut_conversation([turn("assistant", "hi")]) == cells.Conversation(
-        prompt="", messages=None, completion="hi"
-    )
-
-
-@pytest.mark.parametrize("cell", [None, "text", [], [{"content": "no role"}], {"role": "user"}])
+@pytest.mark.parametrize("cell", [None, "text", [{"content": "no role"}], {"role": "user"}])
 def test_what_is_no_conversation_is_empty(cell: Any) -> None:
     assert cells.cut_conversation(cell) == cells.Conversation(prompt="", messages=None, completion="")
 

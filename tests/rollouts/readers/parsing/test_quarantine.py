@@ -78,10 +78,6 @@ def test_lines_of_which_none_was_read_count_as_lines() -> None:
 def test_strict_reading_names_the_most_frequent_reason() -> None:
     hint = refused(r"^Rows that cannot be used: 4; first log:4: text\.$", refuse_quarantined, filled().result())
     assert "leave out --strict" in hint
-
-
-def test_nothing_set_aside_is_no_error() -> None:
-    assert QuarantineLog().result().reasons == ()
     refuse_quarantined(QuarantineLog().result())
 
 

@@ -88,9 +88,10 @@ def test_a_row_without_reward_stays_in_its_group_and_is_counted(tmp_path: Path) 
     run = read_run(tmp_path)
     assert [group.rewards for group in run.groups] == [(1.0, None), (None, 0.0)]
     assert run.source.num_rows == 2
-    reason = run.source.quarantined.reasons[0]
-    assert (reason.num_rows, reason.first) == (2, f"{path}:2")
-    assert run.source.broken_advantages == run.source.quarantined.reasons[1]
+    assert set_aside(run) == {NO_REWARD: 2, BROKEN_ADVANTAGE: 1}
+    reason, broken = run.source.quarantined.reasons
+    assert (reason.first, broken) == (f"{path}:2", run.source.broken_advantages)
+    assert_reduced_alike(tmp_path)
     assert run.source.frac_set_aside.value == 3 / 4
     refusal(tmp_path, "Rows that cannot be used: 3; first", ReadOptions(strict=True))
 
@@ -207,15 +208,6 @@ def test_columns_of_other_types(tmp_path: Path, columns: dict[str, list[Any]]) -
 def test_conversations_have_their_ids(tmp_path: Path) -> None:
     write_file(tmp_path, 1, rows([MESSAGES, MESSAGES, MESSAGES[:1], [*MESSAGES, *MESSAGES]], [1, 0, 0, 0]))
     assert_reduced_alike(tmp_path)
-
-
-def test_rows_are_set_aside_with_their_reason(tmp_path: Path) -> None:
-    content = rows(["a", "a", "b", "b"], [None, 0, 1, 0])
-    content[0]["advantage"] = content[3]["advantage"] = math.nan
-    write_file(tmp_path, 1, content)
-    assert_reduced_alike(tmp_path)
-    reasons = read_run(tmp_path, rewards_only=True).source.quarantined.reasons
-    assert {(reason.reason, reason.num_rows) for reason in reasons} == {(NO_REWARD, 1), (BROKEN_ADVANTAGE, 1)}
 
 
 def test_the_sample_of_the_format() -> None:

@@ -338,10 +338,3 @@ def test_the_trainers_numbers_are_cut_alike_and_their_gaps_kept() -> None:
     assert tokens is not None
     assert tokens.trainer_logprobs == pytest.approx((-0.6, math.nan, -0.3), nan_ok=True)
     assert tokens.entropies == pytest.approx((0.5, 0.25, math.nan), nan_ok=True)
-
-
-@pytest.mark.parametrize("cell", [None, [-0.5], "text", -0.5])
-def test_trainers_numbers_that_do_not_fit_are_none_and_cost_no_row(cell: Any) -> None:
-    tokens = row_tokens({**TOKENS, "old_log_probs": cell})
-    assert tokens is not None
-    assert (tokens.trainer_logprobs, tokens.entropies) == (None, None)
