@@ -39,10 +39,12 @@ from gradscope.diagnostics.replay.log_arithmetic import (
 )
 from gradscope.diagnostics.replay.mismatch import (
     NORM,
+    TRIED,
     Fit,
     common_cause,
     defaults,
     fit_of,
+    fit_temperature,
     inferred,
     why_off,
 )
@@ -156,6 +158,17 @@ def _judge_reduced(
     return refused(NORM, why_off(run, measured, step_norm, off), value, error)
 
 
+def _without_guess(run: Run, measured: inputs.MeasuredStep) -> inputs.MeasuredStep:
+    """A step in float32, where its arguments name no precision and its norm is off in the one that is guessed, too."""
+    gram, logged = measured.gram, run.metrics.get(measured.step, {}).get(NORM)
+    is_named = any(run.settings.get(name) is not None for name in ("bf16", "fp16", "trainer"))
+    if gram is None or (trained := gram.trained) is None or logged is None or is_named:
+        return measured
+    shift = max(WELL_BEYOND * trained.told_within, _HALF_ROUNDING.get(trained.dtype, 0.0))
+    is_off = abs(trained.mean - logged) > shift * trained.mean
+    return replace(measured, gram=replace(gram, trained=None)) if is_off else measured
+
+
 def _why_zero(measured: inputs.MeasuredStep) -> str:
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
     if all(rollout.advantage == 0.0 for rollout in rollouts):
@@ -259,7 +272,9 @@ def replay_run(
     for measured in inputs.measure_steps(run, chosen, engine, progress, closely=True, norms_alone=True):
         replayed.append(replay_step(run, measured, tolerance))
         described += [measured.recomputed.described] if measured.recomputed else []
-    fit = _fit_with_kl(run, replayed, engine, tolerance, progress)
+    again = replace(engine, unfinished=None)  # of other arguments, which are not to be kept
+    fit = _fit_with_kl(run, replayed, again, tolerance, progress) or fit_of(run, replayed)
+    fit = fit or fit_temperature(run, replayed, again, progress)
     report = replay_report(run, replayed, described, tolerance, fit)
     if tolerance != GRAD_NORM_TOLERANCE:
         return report
@@ -275,12 +290,9 @@ def _fit_with_kl(
     if not off or not run.trained_by_trl or run.settings.get("beta") or run.settings.are_of_rloo:
         return None
     run = replace(run, settings=run.settings.with_values({"beta": 1.0}))
-    measured = inputs.measure_steps(run, off[:_TRIED], engine, progress, closely=True, norms_alone=True)
+    measured = inputs.measure_steps(run, off[:TRIED], engine, progress, closely=True, norms_alone=True)
     fit = fit_of(run, [replay_step(run, step, tolerance) for step in measured])
     return None if fit is None else replace(fit, stated=0.0)
-
-
-_TRIED = 4  # steps that a value is looked for at: two that agree are enough
 
 
 def replay_report(
@@ -402,6 +414,7 @@ def _headline(first: ReplayVerdict, verdicts: Sequence[ReplayVerdict]) -> str:
 
 def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> StepReplay:
     """What the trainer logged of a step beside what its rollouts and weights give."""
+    measured = _without_guess(run, measured)
     logged = dict(run.metrics.get(measured.step, {}))
     quantities, recomputed, errors = [], {}, {}
     batch = batch_of_step(run, measured)

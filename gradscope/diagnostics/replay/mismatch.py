@@ -14,13 +14,15 @@ from msgspec.structs import replace
 from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
 from gradscope.diagnostics.replay.log_arithmetic import further_steps
-from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE
+from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE, NEAR
+from gradscope.progress import ProgressCallback
 from gradscope.reason import Reason
 from gradscope.results.norms import StepReplay
 from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.say import counted, in_two_digits
 
 if TYPE_CHECKING:
+    from gradscope.gradients.engine_options import EngineOptions
     from gradscope.gradients.step.step_gram import StepNorm
 
 NORM = "grad_norm"
@@ -235,6 +237,49 @@ def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
         if num_steps and is_sure == (num_steps > 1):
             return Fit(name, stated, tuple(values), num_steps)
     return None
+
+
+TRIED = 4  # steps that a value is looked for at: two that agree are enough
+_SECANTS = 8
+_TEMPERATURES = ("temperature", "actor_rollout_ref.rollout.temperature", "policy.generation.temperature")
+
+
+def fit_temperature(
+    run: Run, steps: Sequence[StepReplay], engine: EngineOptions, progress: ProgressCallback
+) -> Fit | None:
+    """The temperature of three digits that gives the logged norms where none is met: by secants at one step."""
+    judged = [step for step in steps if step.verdict_on(NORM) == "mismatch"][:TRIED]
+    named = [(path, of) for path, of in run.settings.values.items() if path in _TEMPERATURES and of]
+    is_one = len(named) == 1 and not any(step.verdict_on(NORM) == "match" for step in steps)
+    if not is_one or not all(step.logged[NORM] and step.recomputed[NORM] for step in judged):
+        return None
+    within = {step.step: GRAD_NORM_TOLERANCE + run.half_unit(step.step, NORM) / step.logged[NORM] for step in judged}
+    if any(step.told_within or within[step.step] > _EXACTLY for step in judged):
+        return None
+    off = [math.log(step.recomputed[NORM] / step.logged[NORM]) for step in judged]
+    if np.ptp(off or [0.0]) < NEAR * GRAD_NORM_TOLERANCE:  # by a common factor, which a temperature nearly is
+        return None
+    ((name, stated),) = named
+    # a step without a logged norm takes one pass, and nothing else is tried
+    logs = {number: {key: of for key, of in logged.items() if key != NORM} for number, logged in run.metrics.items()}
+
+    def is_off(step: StepReplay, value: float) -> float:
+        tried = replace(run, metrics=logs, settings=run.settings.with_values({name: value}))
+        (measured,) = inputs.measure_steps(tried, [step.step], engine, progress, norms_alone=True)
+        norm = measured.recomputed.norm if measured.recomputed else None
+        return math.log(norm / step.logged[NORM]) if norm else math.nan
+
+    value, last = stated, off[0]
+    change = last  # of the logarithm: a norm is about inverse to the temperature
+    for _ in range(_SECANTS):
+        value *= math.exp(min(max(change, -1.0), 1.0))
+        before, last = last, is_off(judged[0], value)
+        if last == before or not abs(last) > GRAD_NORM_TOLERANCE:
+            break
+        change *= last / (before - last)
+    value = float(f"{value:.3g}")
+    is_met = all(abs(is_off(step, value)) <= within[step.step] for step in judged)
+    return Fit(name, stated, (value,), len(judged)) if is_met else None
 
 
 def _factors(step: StepReplay, part: str, half_unit: float) -> list[Interval]:
