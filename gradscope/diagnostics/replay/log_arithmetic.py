@@ -450,7 +450,8 @@ def _other_arguments(run: Run, measured: MeasuredStep, logged: Array) -> str:
     def residual(weights: Array) -> Array:
         batch = made_by({"reward_weights": weights.tolist()})
         assert isinstance(batch, StepBatch), "TRL's advantages are known under the stated arguments"
-        return np.append(batch.advantages - logged, batch.reward - (reward or 0.0))
+        mean = reward or 0.0
+        return np.append(batch.advantages - logged, (batch.reward - mean) / max(1.0, abs(mean)))
 
     if functions is not None and reward is not None and sampled_at not in run.windows:
         alternatives += [{"reward_weights": weights} for weights in _solutions(residual, functions.weights)]
@@ -462,19 +463,20 @@ def _other_arguments(run: Run, measured: MeasuredStep, logged: Array) -> str:
 
 
 def _solutions(residual: Callable[[Array], Array], start: Array) -> Iterator[list[float]]:
-    """The numbers, [F], with which a residual, [N], is zero, to four digits, if only these are: Gauss-Newton."""
+    """The numbers, [F], of few digits with which a residual, [N], is zero, if only these are: damped Gauss-Newton."""
     if len(residual(start)) <= len(start) + 1:
         return
-    numbers = start
+    numbers, norm = start, np.linalg.norm
     for _ in range(_ROUNDS):
         off, shifts = residual(numbers), _SHIFT * np.eye(len(start))
         slopes = np.column_stack([(residual(numbers + shift) - off) / _SHIFT for shift in shifts])
         if not np.isfinite(slopes).all():
             return
         change, _, rank, _ = np.linalg.lstsq(slopes, -off, rcond=_SHIFT)
-        numbers = numbers + change
-    if rank == len(start):
-        yield [float(f"{number:.4g}") for number in numbers]
+        tried = (numbers + change / 2.0**halvings for halvings in range(_ROUNDS))
+        numbers = next((near for near in tried if norm(residual(near)) <= norm(off)), numbers)
+    rounded = [numbers.round(digits) + 0.0 for digits in range(7)] if rank == len(start) else []
+    yield from (near.tolist() for near in rounded if np.abs(residual(near)).max() <= LOG_TOLERANCE)
 
 
 _ROUNDS, _SHIFT = 20, 1e-6

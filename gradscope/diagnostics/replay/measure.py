@@ -47,6 +47,7 @@ from gradscope.diagnostics.replay.mismatch import (
     fit_temperature,
     inferred,
     why_off,
+    without_chance,
 )
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import LOGPROB_BOUND, logprob_findings
@@ -59,7 +60,7 @@ from gradscope.results.norms import LogprobDifference, Quantity, ReplayReport, R
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import Run, TrainerSettings
+from gradscope.rollouts.run import Run
 from gradscope.say import as_ranges, in_two_digits, named_steps, non_finite_word
 
 if TYPE_CHECKING:
@@ -311,6 +312,7 @@ def replay_report(
         # another formula may agree with the default in one group; no norm does by chance
         if fits and (name == NORM or len(fits) > len(off) - off.count(None)):
             steps = [step if of is None else _settled(run, step, of, fits) for step, of in zip(steps, off, strict=True)]
+    steps = without_chance(steps)
     is_off = any(step.verdict_on(NORM) == "mismatch" for step in steps)
     if is_off and (fit := fit or fit_of(run, steps)) is not None:
         steps = list(map(fit.explain, steps))
@@ -338,9 +340,9 @@ def replay_report(
         tolerance=tolerance,
         engine=reduce(lambda before, after: inputs.describe_engine(after, before), described, {}),
         findings=(
-            *_findings(steps, beyond, run.settings),
+            *_findings(run, steps, beyond),
             *without_rollouts(run),
-            *_untested(run, [step for step in steps if step.verdict_on(NORM) == "match"], fit.name if fit else ""),
+            *_untested(run, steps, fit.name if fit else ""),
         ),
     )
 
@@ -352,8 +354,9 @@ def _is_beyond(step: StepReplay) -> bool:
     return any(of.name == NORM and of.reason == "precision" and of.advice != LOG_DIGITS for of in step.quantities)
 
 
-def _untested(run: Run, matched: Sequence[StepReplay], fitted: str) -> Iterator[str]:
+def _untested(run: Run, steps: Sequence[StepReplay], fitted: str) -> Iterator[str]:
     """What a match says nothing of: arguments without an effect at these steps, and those behind logged advantages."""
+    matched = [step for step in steps if step.verdict_on(NORM) == "match"]
     if not matched:
         return
     alike = set.intersection(*(set(step.untested) for step in matched))
@@ -361,8 +364,10 @@ def _untested(run: Run, matched: Sequence[StepReplay], fitted: str) -> Iterator[
     if not shows_updates and not any(step.step in run.repeats for step in matched):
         alike |= {"num_iterations"} & run.settings.values.keys()
     alike -= {fitted}  # other steps told it
+    is_off = not fitted and any(step.verdict_on(NORM) == "mismatch" for step in steps)
     if alike:
-        yield f"Not tested, as the norms would be the same with other values: {', '.join(sorted(alike))}."
+        of, why = (" that match", " One of these may be why others are off.") if is_off else ("", "")
+        yield f"Not tested, as the norms{of} would be the same with other values: {', '.join(sorted(alike))}.{why}"
     if as_logged := [step.step for step in matched if step.verdict_on("advantage") == "cannot"]:
         made = "their formula" + ", with beta" * run.settings.are_of_rloo
         yield f"Not tested, as advantages were taken from the log at {named_steps(as_logged)}: {made}."
@@ -454,7 +459,7 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
     )
 
 
-def _findings(steps: Sequence[StepReplay], beyond: Sequence[int], settings: TrainerSettings) -> Iterator[str]:
+def _findings(run: Run, steps: Sequence[StepReplay], beyond: Sequence[int]) -> Iterator[str]:
     if not steps:
         yield "The log holds no steps."
         return
@@ -474,7 +479,7 @@ def _findings(steps: Sequence[StepReplay], beyond: Sequence[int], settings: Trai
             f"grad_norm was reproduced at {num_matched} of the {len(errors)} steps that could be recomputed; "
             f"the largest relative error is {max(errors):.2g}."
         )
-        yield from common_cause([step for step, verdict in with_norm if verdict == "mismatch"], settings)
+        yield from common_cause(run, [step for step, verdict in with_norm if verdict == "mismatch"])
     elif not dead:
         num_recomputed = sum(NORM in step.recomputed for step in steps)
         why = f"was recomputed at {num_recomputed} of them, none with a number in the log"

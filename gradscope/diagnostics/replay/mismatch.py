@@ -17,9 +17,9 @@ from gradscope.diagnostics.replay.log_arithmetic import further_steps
 from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE, NEAR
 from gradscope.progress import ProgressCallback
 from gradscope.reason import Reason
-from gradscope.results.norms import StepReplay
-from gradscope.rollouts.run import Run, TrainerSettings
-from gradscope.say import counted, in_two_digits
+from gradscope.results.norms import Quantity, StepReplay
+from gradscope.rollouts.run import Run
+from gradscope.say import counted, in_two_digits, named_steps
 
 if TYPE_CHECKING:
     from gradscope.gradients.engine_options import EngineOptions
@@ -64,9 +64,35 @@ def why_off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: s
     average, is_met = _other_average(run, measured)
     if is_met:
         hint = "Give the loss that was used with --run-config, or average over the tokens of the update."
-        return Reason("differs", f"{off}; with {average}, the logged norm is met", hint=hint)
+        return Reason("differs", f"{off}{_WITH}{average}, the logged norm is met", hint=hint)
     causes = "other weights, ids, masks, loss or advantages", average, "a norm logged after clipping or as a mean of "
     return Reason("differs", f"{off}: {', or '.join(filter(None, causes))}several updates")
+
+
+_WITH = "; with "
+
+
+def without_chance(steps: Sequence[StepReplay]) -> list[StepReplay]:
+    """Steps whose norm another average gives, each with the others that are off and that it does not give."""
+    averages = {step.step: norm.cause.partition(_WITH)[2] for step in steps if (norm := _off(step)) and norm.cause}
+    said = []
+    for step in steps:
+        unmet = [number for number, average in averages.items() if average != averages.get(step.step)]
+        if averages.get(step.step) and unmet and (norm := _off(step)):
+            reason = Reason("differs", f"{norm.cause}, but not at {named_steps(unmet)}")
+            step = _explained(step, norm, reason.text, reason.advice)
+        said.append(step)
+    return said
+
+
+def _off(step: StepReplay) -> Quantity | None:
+    return next((of for of in step.quantities if of.name == NORM and of.verdict == "mismatch"), None)
+
+
+def _explained(step: StepReplay, norm: Quantity, cause: str, advice: str | None) -> StepReplay:
+    explained = replace(norm, cause=cause, advice=advice)
+    quantities = tuple(explained if of is norm else of for of in step.quantities)
+    return replace(step, cause=cause if step.cause == norm.cause else step.cause, quantities=quantities)
 
 
 def _contradiction(run: Run, step: int) -> str:
@@ -194,8 +220,7 @@ class Fit(Struct, frozen=True):
 
     def explain(self, step: StepReplay) -> StepReplay:
         """A step with the argument as the cause of its norm, if that is off."""
-        norm = next((of for of in step.quantities if of.name == NORM and of.verdict == "mismatch"), None)
-        if norm is None:
+        if (norm := _off(step)) is None:
             return step
         values, advice = " or ".join(f"{value:g}" for value in self.values), norm.advice
         if self.num_steps == 1:
@@ -206,9 +231,7 @@ class Fit(Struct, frozen=True):
             off = f"the recomputed norm is {in_two_digits(step.relative_error[NORM])} off"
             text = f"{off}; {fit}, and the arguments say {self.stated:g}"
             advice = f"Give the {self.name} that was used with --run-config."
-        explained = replace(norm, cause=text, advice=advice)
-        quantities = tuple(explained if of is norm else of for of in step.quantities)
-        return replace(step, cause=text if step.cause == norm.cause else step.cause, quantities=quantities)
+        return _explained(step, norm, text, advice)
 
 
 def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
@@ -306,8 +329,9 @@ def _shortest(stated: float, factors: Interval) -> float:
     return 0.0 if low <= 0 else next((value for value in rounded if low <= value <= high), low)
 
 
-def common_cause(steps: Sequence[StepReplay], settings: TrainerSettings) -> Iterator[str]:
+def common_cause(run: Run, steps: Sequence[StepReplay]) -> Iterator[str]:
     """What norms that are off have in common."""
+    settings = run.settings
     logged = np.array([step.logged[NORM] for step in steps])
     own = np.array([step.recomputed[NORM] for step in steps])
     if len(steps) < 2 or not (logged.all() and own.all()):
@@ -318,7 +342,9 @@ def common_cause(steps: Sequence[StepReplay], settings: TrainerSettings) -> Iter
         factor = f"{ratios.mean():.6g} times the recomputed ones at all {len(steps)} steps"
         length = (settings.get("max_completion_length") or 0.0) / ratios.mean()
         off = min(spread * length, _NEAR_WHOLE)
-        is_length = settings.get("loss_type") == "dr_grpo" and length > 0 and abs(length - round(length)) <= off
+        rollouts = (rollout for step in run.steps for group in run.groups_at(step) for rollout in group.rollouts)
+        fits = settings.get("loss_type") == "dr_grpo" and length > 0 and abs(length - round(length)) <= off
+        is_length = fits and round(length) >= max(rollout.num_tokens or 0 for rollout in rollouts)
         why = ": the loss or the advantages have another scale"
         why = f", as max_completion_length = {length:.0f} makes them" if is_length else why
         yield f"The logged norms are {factor}{why}."

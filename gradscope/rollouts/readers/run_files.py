@@ -178,9 +178,11 @@ def _of_each_update(settings: TrainerSettings) -> TrainerSettings:
     flat = replace(settings, values=flattened(settings.values))
     prompts, mini_batch = flat.at("data.train_batch_size"), flat.at(f"{_ACTOR}.ppo_mini_batch_size")
     epochs = flat.at(f"{_ACTOR}.ppo_epochs", 1)
-    again = {"num_iterations": epochs} if epochs != 1 and prompts == mini_batch else {}
-    one_update = {"data.train_batch_size": mini_batch, f"{_ACTOR}.ppo_epochs": 1}
-    return flat.with_values({**again, **(one_update if mini_batch is not None else {})})
+    again = {"num_iterations": epochs} if epochs != 1 and mini_batch in (None, prompts) else {}
+    size = next((of for of in (mini_batch, prompts) if of is not None), None)
+    rollouts = {"actor_rollout_ref.rollout.n": None} if size is None else {}  # an update has those of its step
+    one_update = {"data.train_batch_size": size or 1, f"{_ACTOR}.ppo_mini_batch_size": size or 1}
+    return flat.with_values({**again, **rollouts, **one_update, f"{_ACTOR}.ppo_epochs": 1})
 
 
 def table_metrics(file: Path, quarantine: QuarantineLog) -> Mapping[int, Mapping[str, float]]:
