@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
 from gradscope.diagnostics.replay.log_arithmetic import further_steps
-from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE, NEAR
+from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE
 from gradscope.progress import ProgressCallback
 from gradscope.reason import Reason
 from gradscope.results.norms import Quantity, StepReplay
@@ -98,6 +98,9 @@ def _explained(step: StepReplay, norm: Quantity, cause: str, advice: str | None)
 def _contradiction(run: Run, step: int) -> str:
     """What the log of TRL's trainer says of the loss that the arguments do not; "" where it says the same."""
     logged, get = run.metrics.get(step, {}), run.settings.get
+    if step in run.repeats and run.settings.updates_per_batch == 1:
+        again = f"the log has the rollouts of step {run.repeats[step]} again"
+        return f"{again}, so that num_iterations or steps_per_generation gave a batch several updates"
     if logged.get("kl") and not (get("beta") or get("trainer") or run.settings.are_of_rloo):
         return "the log has a kl, so that beta was not 0"
     stated = get("entropy_coef", 0.0)
@@ -264,6 +267,7 @@ def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
 
 TRIED = 4  # steps that a value is looked for at: two that agree are enough
 _SECANTS = 8
+_OF_THREE_DIGITS = 0.02  # largest chance of a temperature that gives one norm to be so near a number of three digits
 _TEMPERATURES = ("temperature", "actor_rollout_ref.rollout.temperature", "policy.generation.temperature")
 
 
@@ -280,7 +284,9 @@ def fit_temperature(
     if any(step.told_within or within[step.step] > _EXACTLY for step in judged):
         return None
     off = [math.log(step.recomputed[NORM] / step.logged[NORM]) for step in judged]
-    if np.ptp(off or [0.0]) < NEAR * GRAD_NORM_TOLERANCE:  # by a common factor, which a temperature nearly is
+    near = max(within.values(), default=0.0)
+    apart = (max(abs(other - off[0]), near) for other in off[1:])  # all by one factor is another scale
+    if not judged or _OF_THREE_DIGITS * math.prod(near / of for of in apart) > _BY_CHANCE:
         return None
     ((name, stated),) = named
     # a step without a logged norm takes one pass, and nothing else is tried

@@ -99,7 +99,7 @@ def test_the_numbers_are_trls(aggregation, scale, gaps, seed):
     [
         *(("scale_rewards", stated) for stated in ("batch", "none")),
         *(("multi_objective_aggregation", stated) for stated in ("sum_then_normalize", "normalize_then_sum")),
-        *(("reward_weights", stated) for stated in ([1.0, 0.36], [2.0, 0.6])),
+        *(("reward_weights", stated) for stated in ([1.0, 0.36], [2.0, 0.6], [0.1, 5.0])),
     ],
 )
 def test_arguments_that_make_the_logged_advantages_are_named(name, stated, aggregation, scale, gaps):

@@ -163,6 +163,28 @@ def test_why_there_is_no_gradient(advantage: Any, ids: Any, words: str) -> None:
     assert words in replay.replay_grad_norm(run_with(0.0), step, 1e-5)[0].cause
 
 
+@pytest.mark.parametrize(
+    ("logged", "values", "is_guess"),
+    [
+        (2.5, {"beta": 0.0}, True),  # neither float32 nor what TRL's default guesses gives it
+        (2.0015, {"beta": 0.0}, False),  # near what is guessed
+        (2.5, {"bf16": True}, False),
+        (2.5, {"fp16": False}, False),
+        (2.5, {"trainer": "verl"}, False),  # its default is known
+        (None, {"beta": 0.0}, False),
+    ],
+)
+def test_a_norm_that_no_precision_gives_is_told_in_float32_unless_one_is_named(
+    logged: float | None, values: dict[str, Any], is_guess: bool
+) -> None:
+    run = run_with(logged, settings=TrainerSettings(values=values, origin="args.json"))
+    gram: Any = step_of(2.0, trained=SPREAD).recomputed
+    measured = MeasuredStep(step=1, groups=(), weights=None, gram=gram, reason=None)
+    told = replay._without_guess(run, measured).gram
+    assert told is not None
+    assert told.trained == (None if is_guess else SPREAD)
+
+
 def test_the_share_of_dead_groups_of_rloo_is_that_of_rewards_less_their_kl() -> None:
     run = run_with(2.0, settings=replace(STATED, values={"reward_clip_range": None}))
     step = MeasuredStep(step=1, groups=run.groups_at(1), weights=None, gram=None, reason=Reason("unusable", "a reason"))
@@ -377,7 +399,11 @@ def test_what_a_match_says_nothing_of_is_named_once() -> None:
         replace(step, untested=("epsilon", "delta")[: step.step]) for step in replayed((2.0, 2.0), (2.0, 2.0)).steps
     ]
     *_, of_norm, of_advantages = replay.replay_report(run, steps).findings
-    assert of_norm.endswith("with other values: epsilon, num_iterations.")
+    assert of_norm == "Not tested, as the norms would be the same with other values: epsilon, num_iterations."
+    off = replace(replayed((2.0, 2.5)).steps[0], step=3)
+    of_norm = replay.replay_report(run, [*steps, off]).findings[-2]
+    assert of_norm.startswith("Not tested, as the norms that match would be the same")
+    assert of_norm.endswith("epsilon, num_iterations. One of these may be why others are off.")
     assert of_advantages == "Not tested, as advantages were taken from the log at steps 1,2: their formula, with beta."
 
 

@@ -1,5 +1,8 @@
 """The causes of norms that are off, by plain vectors: a gradient is P + b K, with b the coefficient of a part K."""
 
+import math
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -7,7 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.replay.measure import replay_report
-from gradscope.diagnostics.replay.mismatch import _contradiction
+from gradscope.diagnostics.replay.mismatch import _contradiction, fit_temperature, without_chance
+from gradscope.gradients.engine_options import EngineOptions
+from gradscope.progress import no_progress
 from gradscope.results.norms import Quantity, ReplayReport, StepReplay
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import group_of, run_of
@@ -116,6 +121,65 @@ def test_a_coefficient_without_one_stated_value_is_not_looked_for(settings: dict
 def test_a_log_may_contradict_the_arguments(logged: dict[str, float], settings: dict[str, Any], text: str) -> None:
     run = run_of(group_of([1, 0], step=1), metrics={1: logged}, settings=settings)
     assert _contradiction(run, 1) == text
+    assert _contradiction(replace(run, repeats={1: 0}), 1).startswith("the log has the rollouts of step 0 again, so")
+    several = run.settings.with_values({"num_iterations": 2})
+    assert _contradiction(replace(run, repeats={1: 0}, settings=several), 1) == text
+
+
+@pytest.mark.parametrize(
+    ("stated", "true", "others", "depends", "named"),
+    [
+        (1.0, 0.7, {}, 0.3, 0.7),
+        (0.6, 1.0, {}, 0.3, 1.0),
+        (2.0, 0.333, {}, 0.3, 0.333),
+        (1.0, 0.71234, {}, 0.3, None),  # no value that anyone gives
+        (1.0, 0.7, {2: 1.0001}, 0.3, None),  # one step is not of it
+        (1.0, 1.0, {1: 1.1, 2: 0.9, 3: 1.2}, 0.3, None),
+        (1.0, 0.7, {}, 1e-5, None),  # by the same factor at all steps, as another scale
+        (0.7, 0.7, {3: 1.1}, 0.3, None),  # two are met as stated
+    ],
+)
+def test_the_temperature_of_three_digits_that_fits_all_norms_is_named(
+    stated: float,
+    true: float,
+    others: dict[int, float],
+    depends: float,
+    named: float | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def norm_at(step: int, temperature: float) -> float:  # exp(-E / T) / T by step
+        return math.exp(-depends * step / temperature) / temperature
+
+    def measured(run: Run, steps: list[int], *_: Any, **__: Any) -> Iterator[Any]:
+        assert not any("grad_norm" in of for of in run.metrics.values())
+        norms = (norm_at(step, run.settings.get("temperature")) for step in steps)
+        yield from (SimpleNamespace(recomputed=SimpleNamespace(norm=norm)) for norm in norms)
+
+    steps = []
+    for number in (1, 2, 3):
+        logged = norm_at(number, true) * others.get(number, 1.0)
+        steps.append(step_of(number, logged, np.array([norm_at(number, stated)]), np.zeros(1), "kl"))
+    logs = {step.step: dict(step.logged) for step in steps}
+    run = run_of(*(group_of([1, 0], step=of) for of in logs), metrics=logs, settings={"temperature": stated})
+    monkeypatch.setattr("gradscope.diagnostics.inputs.steps.measure_steps", measured)
+    fit = fit_temperature(run, steps, EngineOptions(), no_progress)
+    assert (fit and fit.values) == (None if named is None else (named,))
+    assert fit is None or (fit.name, fit.stated, fit.num_steps) == ("temperature", stated, 3)
+
+
+@pytest.mark.parametrize(
+    ("others", "unmet"), [(["a sum", "a sum"], ""), (["a mean", "a sum"], "2"), (["", "a sum"], "2")]
+)
+def test_another_average_says_at_which_steps_it_does_not_fit(others: list[str], unmet: str) -> None:
+    _, steps = steps_of(0.04, [0.05, 0.06, 0.07], dead=0)
+    averages = zip(steps, ["a sum", *others], strict=True)
+    of_averages = [
+        replace(step, quantities=(replace(step.quantities[0], cause=f"x off; with {of}, met" if of else "x off"),))
+        for step, of in averages
+    ]
+    said = [step.quantities[0].cause for step in without_chance(of_averages)]
+    assert said[0] == f"x off; with a sum, met{f', but not at step {unmet}' * bool(unmet)}"
+    assert said[1] == {"": "x off", "a mean": "x off; with a mean, met, but not at steps 1,3"}.get(others[0], said[0])
 
 
 @pytest.mark.parametrize(
