@@ -75,14 +75,14 @@ _WITH = "; with "
 def without_chance(steps: Sequence[StepReplay]) -> list[StepReplay]:
     """Steps whose norm another average gives, each with the others that are off and that it does not give."""
     averages = {step.step: norm.cause.partition(_WITH)[2] for step in steps if (norm := _off(step)) and norm.cause}
-    said = []
+    told = []
     for step in steps:
         unmet = [number for number, average in averages.items() if average != averages.get(step.step)]
         if averages.get(step.step) and unmet and (norm := _off(step)):
             reason = Reason("differs", f"{norm.cause}, but not at {named_steps(unmet)}")
             step = _explained(step, norm, reason.text, reason.advice)
-        said.append(step)
-    return said
+        told.append(step)
+    return told
 
 
 def _off(step: StepReplay) -> Quantity | None:

@@ -280,6 +280,9 @@ def _recognize(request: ReadRequest) -> tuple[Format | RowFormat, ReadRequest]:
     runs = _runs_below(request.path)
     if METRICS.recognizes(request) and not runs:
         return METRICS, request
+    rollouts = generic.file_of_rollouts(request, beside_metrics=True)  # or beside what else a script wrote
+    if isinstance(rollouts, Path):
+        return generic.FORMAT, replace(request, path=rollouts)
     if len(runs) == 1:
         return _recognize(replace(request, path=runs[0]))
     refused.refuse_folder_of_runs(request.path, runs)

@@ -201,6 +201,15 @@ def test_rollouts_beside_the_metrics_of_a_script_are_read_with_them(tmp_path: Pa
     assert read_run(tmp_path, metrics_alone=True).source.missing[-1] == sentence
 
 
+@pytest.mark.parametrize("name", ["args.json", "config.json"])
+def test_rollouts_beside_the_arguments_of_a_script_are_read(name: str, tmp_path: Path) -> None:
+    write_lines(tmp_path / "rollouts.jsonl", *({"step": at, "prompt": "q", "reward": at % 2} for at in range(4)))
+    write_lines(tmp_path / name, {"loss_type": "grpo", "seeds": [1, 2], "optimizer": {"lr": 1e-3}})
+    assert read_run(tmp_path).source.path == str(tmp_path / "rollouts.jsonl")
+    (tmp_path / "rollouts.jsonl").unlink()
+    assert "Name the columns" in refusal(tmp_path, "is not a log that gradscope knows")
+
+
 @pytest.mark.parametrize(
     ("first", "second", "prompts", "are_pooled"),
     [
