@@ -75,14 +75,14 @@ _WITH = "; with "
 def without_chance(steps: Sequence[StepReplay]) -> list[StepReplay]:
     """Steps whose norm another average gives, each with the others that are off and that it does not give."""
     averages = {step.step: norm.cause.partition(_WITH)[2] for step in steps if (norm := _off(step)) and norm.cause}
-    told = []
+    explained = []
     for step in steps:
         unmet = [number for number, average in averages.items() if average != averages.get(step.step)]
         if averages.get(step.step) and unmet and (norm := _off(step)):
             reason = Reason("differs", f"{norm.cause}, but not at {named_steps(unmet)}")
             step = _explained(step, norm, reason.text, reason.advice)
-        told.append(step)
-    return told
+        explained.append(step)
+    return explained
 
 
 def _off(step: StepReplay) -> Quantity | None:
@@ -278,7 +278,7 @@ def fit_temperature(
     judged = [step for step in steps if step.verdict_on(NORM) == "mismatch"][:TRIED]
     named = [(path, of) for path, of in run.settings.values.items() if path in _TEMPERATURES and of]
     is_one = len(named) == 1 and not any(step.verdict_on(NORM) == "match" for step in steps)
-    if not is_one or not all(step.logged[NORM] and step.recomputed[NORM] for step in judged):
+    if not is_one or not all(0 < of[NORM] < math.inf for step in judged for of in (step.logged, step.recomputed)):
         return None
     within = {step.step: GRAD_NORM_TOLERANCE + run.half_unit(step.step, NORM) / step.logged[NORM] for step in judged}
     if any(step.told_within or within[step.step] > _EXACTLY for step in judged):

@@ -400,10 +400,11 @@ def test_what_a_match_says_nothing_of_is_named_once() -> None:
     ]
     *_, of_norm, of_advantages = replay.replay_report(run, steps).findings
     assert of_norm == "Not tested, as the norms would be the same with other values: epsilon, num_iterations."
-    off = replace(replayed((2.0, 2.5)).steps[0], step=3)
-    of_norm = replay.replay_report(run, [*steps, off]).findings[-2]
-    assert of_norm.startswith("Not tested, as the norms that match would be the same")
-    assert of_norm.endswith("epsilon, num_iterations. One of these may be why others are off.")
+    off = replace(replayed((2.0, 2.5)).steps[0], step=3, untested=("epsilon",))
+    for again, may_be in (({}, "num_iterations"), ({3: 2}, "each")):
+        of_norm = replay.replay_report(replace(run, repeats=again), [*steps, off]).findings[-2]
+        assert of_norm.startswith("Not tested, as the norms that match would be the same with other values: epsilon")
+        assert of_norm.endswith(f" Of these, {may_be} may be why others are off.")
     assert of_advantages == "Not tested, as advantages were taken from the log at steps 1,2: their formula, with beta."
 
 

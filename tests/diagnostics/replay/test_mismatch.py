@@ -137,6 +137,7 @@ def test_a_log_may_contradict_the_arguments(logged: dict[str, float], settings: 
         (1.0, 1.0, {1: 1.1, 2: 0.9, 3: 1.2}, 0.3, None),
         (1.0, 0.7, {}, 1e-5, None),  # by the same factor at all steps, as another scale
         (0.7, 0.7, {3: 1.1}, 0.3, None),  # two are met as stated
+        *((1.0, 0.7, {2: of}, 0.3, None) for of in (-1.0, math.inf, math.nan)),
     ],
 )
 def test_the_temperature_of_three_digits_that_fits_all_norms_is_named(
