@@ -50,7 +50,14 @@ from gradscope.gradients.trained.norms import (
     trl_output,
     unchanged,
 )
-from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE, NEAR, ROUNDING_FLOOR, batch_norm, meets_logged
+from gradscope.metrics.gram.geometry import (
+    EXACTLY,
+    GRAD_NORM_TOLERANCE,
+    NEAR,
+    ROUNDING_FLOOR,
+    batch_norm,
+    meets_logged,
+)
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import Rollout
@@ -174,7 +181,6 @@ _ROUNDED = (
 _EVALUATED = "The model was in evaluation mode, without its dropout, as the norm shows."
 _SAFELY = 10.0  # weights that differ by so many times less than the norm is told leave it as it is
 _HALF_ROUNDING = 2.0**-9  # of bfloat16, relative: by as much entropies may differ where a batch is another one
-_EXACTLY = 1e-6  # relative: float32 gives 1e-7, bfloat16 1e-4
 
 
 class Recomputer:
@@ -191,7 +197,10 @@ class Recomputer:
         self.progress: ProgressCallback = no_progress
         self._fitted: Assumption | None = None
         self._by_trls_output = self._pads_left = False
-        self._met_exactly = False  # whether a norm was met as no arithmetic of less than float32 would meet it
+        self._exact: set[int] = (
+            set()
+        )  # steps whose norm was met as arithmetic of less than float32 does by chance alone
+        self._reduced: set[int] = set()  # those that it met
 
     def measure(
         self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None, *, pads_left: bool = False
@@ -351,7 +360,8 @@ class Recomputer:
 
     def _meets(self, step: int, norm: float, logged: float, floor: float = 0.0) -> bool:
         """:func:`meets_logged`, or to the digits that were logged."""
-        self._met_exactly |= abs(norm - logged) <= _EXACTLY * abs(logged) and logged > 0
+        if abs(norm - logged) <= EXACTLY * abs(logged) and logged > 0:
+            self._exact.add(step)
         return meets_logged(norm, logged, max(floor, self._run.half_unit(step, "grad_norm")))
 
     def _rounding(self, prepared: PreparedStep, gram: StepGram, logged: float) -> TrainedNorms | None:
@@ -384,6 +394,7 @@ class Recomputer:
             for assumption in [start, *alternatives]:
                 norms = trained_norms(under(computed, assumption), by, sampler)
                 if norms.meets(logged):
+                    self._reduced.update([prepared.step] * (norms.dtype != "float32"))
                     return assumption, norms
                 if first is None and computed.plan.objective.top_entropy_quantile < 1.0 and norms.dtype != "float32":
                     first = trained_norms(under(computed, assumption), by, sampler, entropy_rounding=_HALF_ROUNDING)
@@ -419,8 +430,12 @@ class Recomputer:
         return self._run.metrics.get(step, {}).get("grad_norm")
 
     @property
+    def _met_exactly(self) -> bool:
+        return len(self._exact) > len(self._reduced)
+
+    @property
     def _names_precision(self) -> bool:
-        """Whether the arguments, or a norm in float32 that was met, tell the trainer's precision."""
+        """Whether the arguments, or norms that were met in float32, tell the trainer's precision."""
         return self._met_exactly or any(self._run.settings.get(name) is not None for name in ("bf16", "fp16"))
 
     @property
@@ -575,6 +590,6 @@ def _has_more_digits(run: Run, stored: FloatName) -> bool:
     for step, norm in ((step, of.get("grad_norm", math.nan)) for step, of in run.metrics.items()):
         digits = math.frexp(norm)[0] * 2 ** _BINARY_DIGITS[stored]
         off_by = abs(digits - round(digits)) / digits * norm if math.isfinite(norm) and norm else 0.0
-        if off_by > _EXACTLY * norm + run.half_unit(step, "grad_norm"):
+        if off_by > EXACTLY * norm + run.half_unit(step, "grad_norm"):
             return True
     return False

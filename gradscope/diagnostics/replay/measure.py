@@ -52,7 +52,7 @@ from gradscope.diagnostics.replay.mismatch import (
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import LOGPROB_BOUND, logprob_findings
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE, NEAR, ROUNDING_FLOOR
+from gradscope.metrics.gram.geometry import EXACTLY, GRAD_NORM_TOLERANCE, NEAR, ROUNDING_FLOOR
 from gradscope.option import options_of
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
@@ -274,6 +274,7 @@ def replay_run(
         replayed.append(replay_step(run, measured, tolerance))
         described += [measured.recomputed.described] if measured.recomputed else []
     again = replace(engine, unfinished=None)  # of other arguments, which are not to be kept
+    replayed = _in_one_precision(run, replayed, again, tolerance, progress)
     fit = _fit_with_kl(run, replayed, again, tolerance, progress) or fit_of(run, replayed)
     fit = fit or fit_temperature(run, replayed, again, progress)
     report = replay_report(run, replayed, described, tolerance, fit)
@@ -281,6 +282,22 @@ def replay_run(
         return report
     asked = None if steps is None else chosen
     return replace(report, equivalent_check=equivalent_check(path, asked, read or ReadOptions(), engine))
+
+
+def _in_one_precision(
+    run: Run, steps: Sequence[StepReplay], engine: EngineOptions, tolerance: float, progress: ProgressCallback
+) -> list[StepReplay]:
+    """Steps in float32 where norms tell that it was that, and others were judged by a guess of the precision."""
+    guessed = [step.step for step in steps if step.told_within is not None]
+    met = [step for step in steps if step.verdict_on(NORM) == "match"]
+    exact = [step for step in met if step.told_within is None and step.relative_error[NORM] <= EXACTLY]
+    is_named = any(run.settings.get(name) is not None for name in ("bf16", "fp16"))
+    if is_named or not guessed or len(exact) <= len(met) / 2:
+        return list(steps)
+    run = replace(run, settings=run.settings.with_values({"bf16": False}))
+    measured = inputs.measure_steps(run, guessed, engine, progress, closely=True, norms_alone=True)
+    again = {step.step: replay_step(run, step, tolerance) for step in measured}
+    return [again.get(step.step, step) for step in steps]
 
 
 def _fit_with_kl(

@@ -513,10 +513,12 @@ def test_a_norm_in_float32_that_is_a_little_off_is_given_its_spread(tmp_path: Pa
     recomputer = Recomputer(both, options, closely=True, norms_alone=True)
     losses = [next(losses_at(both, Objective.from_settings(run.settings), step)) for step in (1, 2)]
     dtypes = []
-    for step in (1, 2, 1):  # the arguments do not say in what it computed, a norm that is met exactly does
+    for step in (1, 2, 1, 1):  # the arguments do not say in what it computed, a norm that is met exactly does
+        if len(dtypes) == 3:  # but by chance where more are met in less than float32
+            recomputer._reduced.update((3, 4))
         result = recomputer.measure(step, both.weights[step - 1], losses[step - 1], None)[0]
         dtypes.append(result.trained.dtype if result.trained else None)
-    assert dtypes == ["bfloat16", None, "float32"]
+    assert dtypes == ["bfloat16", None, "float32", "bfloat16"]
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.step.step_gram import StepNorm
 from gradscope.gradients.trained.norms import TrainedNorms
+from gradscope.progress import no_progress
 from gradscope.reason import Reason
 from gradscope.results.norms import ReplayReport, StepReplay
 from gradscope.rollouts.groups import RolloutGroup
@@ -161,6 +162,30 @@ def test_why_there_is_no_gradient(advantage: Any, ids: Any, words: str) -> None:
     dead = with_fields(group, advantage=0.0, completion_ids=[(7,), (8,)])
     step.groups = (with_fields(group, advantage=advantage, completion_ids=ids), dead)
     assert words in replay.replay_grad_norm(run_with(0.0), step, 1e-5)[0].cause
+
+
+@pytest.mark.parametrize(
+    ("logged", "values", "verdict"),
+    [
+        ((2.0002, 2.0, 2.0), {}, "mismatch"),  # two steps tell that it was float32
+        ((2.0002, 2.0), {}, "match"),
+        ((2.0002, 2.0, 2.0), {"bf16": True}, "match"),
+        ((2.0002, 2.00001, 2.00001), {}, "match"),  # as any precision may do
+    ],
+)
+def test_a_guess_of_the_precision_gives_way_to_norms_that_are_exact(
+    logged: tuple[float, ...], values: dict[str, Any], verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = replayed(*((of, 2.0) for of in logged))
+    guessed = replace(replayed((logged[0], 2.0), trained=SPREAD).steps[0], told_within=2e-4)
+    steps = [guessed, *report.steps[1:]]
+    group = group_of([1, 0], step=1)
+    run = run_of(group, settings={"beta": 0.0, **values}, metrics={1: {"grad_norm": logged[0]}})
+    measured = step_of(2.0)
+    measured.groups = (group,)
+    monkeypatch.setattr("gradscope.diagnostics.inputs.steps.measure_steps", lambda *_, **__: iter([measured]))
+    in_float32 = replay._in_one_precision(run, steps, EngineOptions(), 1e-5, no_progress)
+    assert [step.verdict_on("grad_norm") for step in in_float32] == [verdict, *["match"] * (len(logged) - 1)]
 
 
 @pytest.mark.parametrize(
