@@ -413,11 +413,12 @@ class Recomputer:
             step = prepared_of(self._run, prepared.step, weights, loss, options)
             sampler = self._sampler(loss, options)
             yield from ((step, sampler, head) for head in heads)
+        is_guess = arithmetic.autocast is not None and not self._names_precision
+        if arithmetic.router_coefficient and (is_guess or arithmetic.autocast is None):
+            yield prepared, None, replace(arithmetic, autocast=None)
         if arithmetic.autocast is not None:
             sampler = self._sampler(loss, self._options)
             yield from ((prepared, sampler, head) for head in heads)
-        elif arithmetic.router_coefficient:
-            yield prepared, None, arithmetic
 
     def _sampler(self, loss: StepLoss, options: EngineOptions) -> MeasuredPolicy | None:
         return None if loss.sampled_with is None else policy_of(self._run, loss.sampled_with, options)

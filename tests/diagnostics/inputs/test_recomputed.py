@@ -278,17 +278,21 @@ def test_a_norm_in_bfloat16_is_matched_in_its_own_arithmetic_by_replay_alone(tmp
 
 
 @pytest.mark.slow
-def test_a_routers_term_that_fits_is_the_end_of_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bf16", [False, None])
+def test_a_routers_term_that_fits_is_the_end_of_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bf16: bool | None
+) -> None:
     """Its float32 Gram never has the logged norm, and no adapter's idle random numbers are to be asked about."""
     model = tiny_experts("mixtral")
     model.save_pretrained(tmp_path)
     prepared = prepare_step(replace(policy_of(model), padding=TrainerPadding()), tiny_groups(), DAPO)
     by = TrainerArithmetic(micro_batch=3, router_coefficient=0.2)
     logged = trained_norms(prepared, by, num_orders=2, seed=9).mean
-    settings = {"router_aux_loss_coef": 0.2, "per_device_train_batch_size": 3}
+    settings = {"router_aux_loss_coef": 0.2, "per_device_train_batch_size": 3, "bf16": bf16}
     monkeypatch.setattr(Recomputer, "_require_no_draws", None)
     run = weights_run((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged, **settings)
     gram = recompute(run, closely=True)
+    assert gram.trained.dtype == "float32"
     assert gram.trained.meets(logged)
     assert not gram.trained.meets(2 * logged)
 

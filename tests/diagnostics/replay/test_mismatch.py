@@ -15,7 +15,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import no_progress
 from gradscope.results.norms import Quantity, ReplayReport, StepReplay
 from gradscope.rollouts.run import Run
-from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 
 NAMES = {"kl": "beta", "entropy": "entropy_coef"}
 
@@ -200,7 +200,10 @@ def test_a_common_factor_may_be_the_length_that_dr_grpo_divides_by(
     steps = [step_of(number, factor * number, np.array([float(number)]), np.zeros(1), "kl") for number in (1, 2)]
     steps = [replace(step, told_within=told_within) for step in steps]
     settings = {"loss_type": loss, "max_completion_length": length}
-    run = run_of(*(group_of([1, 0], step=step.step) for step in steps), settings=settings)
+    groups = [group_of([1, 0], step=step.step) for step in steps]
+    run = run_of(*groups, settings=settings)
     named = f"steps, as max_completion_length = {round((length or 0) / factor)} makes them."
     words = named if is_named else "the loss or the advantages have another scale."
     assert words in " ".join(replay_report(run, steps).findings)
+    longer = [with_fields(group, completion_ids=(3,) * 801) for group in groups]  # than any length that is named
+    assert " have another scale." in " ".join(replay_report(replace(run, groups=tuple(longer)), steps).findings)
