@@ -144,6 +144,10 @@ def _judge_reduced(
     is_guess = trained.dtype != "float32" and "bf16" in unnamed and run.settings.origin is not None
     spread += " (whether it computed so is not in the arguments)" if is_guess else ""
     if trained.meets(logged):
+        sampled = logprob_difference(measured.groups, step_norm.logprobs) if is_guess else None
+        if sampled is not None and sampled.max <= LOG_TOLERANCE and measured.step not in run.repeats:
+            text = f"within {spread}, and the logged log-probabilities are those of float32"
+            return refused(NORM, Reason("precision", text, "Give bf16 with --run-config."), value, error)
         notes = [f"within {spread}", _caveats(run, measured, step_norm)]
         return Quantity(name=NORM, verdict="match", cause="; ".join(note for note in notes if note)), value, error
     off = f"the recomputed norm is {in_two_digits(error)} off, beyond {spread}"

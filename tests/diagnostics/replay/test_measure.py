@@ -53,7 +53,8 @@ def step_of(
         trained=trained,
         **options,
     )
-    return SimpleNamespace(step=1, recomputed=step_norm, reason=None, groups=(), loss=loss, gram=None, weights=None)
+    groups = (group_of([1, 0], step=1),)
+    return SimpleNamespace(step=1, recomputed=step_norm, reason=None, groups=groups, loss=loss, gram=None, weights=None)
 
 
 IN_FLOAT32 = TrainedNorms(dtype="float32", norms=(2.0, 2.00002, 1.99998, 2.00001, 1.99999, 2.0), resolution=1e-7)
@@ -165,6 +166,33 @@ def test_why_there_is_no_gradient(advantage: Any, ids: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("sampled", "values", "repeats", "verdict"),
+    [
+        (1e-6, {}, {}, "cannot"),
+        (1e-2, {}, {}, "match"),
+        (None, {}, {}, "match"),
+        (1e-6, {"bf16": True}, {}, "match"),
+        (1e-6, {}, {1: 0}, "match"),  # they are of other weights
+    ],
+)
+def test_log_probabilities_of_float32_speak_against_a_guess_of_bfloat16(
+    sampled: float | None, values: dict[str, Any], repeats: dict[int, int], verdict: str
+) -> None:
+    step = step_of(1.99, trained=SPREAD)
+    step.groups = tuple(
+        with_fields(group, completion_ids=(3,), logprobs=None if sampled is None else (sampled,))
+        for group in step.groups
+    )
+    settings = TrainerSettings(values={"loss_type": "dapo", **values}, origin="args.json")
+    run = replace(run_with(2.0001, settings=settings), repeats=repeats)
+    quantity = replay.replay_grad_norm(run, step, 1e-5)[0]
+    assert quantity.verdict == verdict
+    if verdict == "cannot":
+        assert quantity.advice == "Give bf16 with --run-config."
+        assert quantity.cause.endswith("and the logged log-probabilities are those of float32")
+
+
+@pytest.mark.parametrize(
     ("logged", "values", "verdict"),
     [
         ((2.0002, 2.0, 2.0), {}, "mismatch"),  # two steps tell that it was float32
@@ -179,10 +207,8 @@ def test_a_guess_of_the_precision_gives_way_to_norms_that_are_exact(
     report = replayed(*((of, 2.0) for of in logged))
     guessed = replace(replayed((logged[0], 2.0), trained=SPREAD).steps[0], told_within=2e-4)
     steps = [guessed, *report.steps[1:]]
-    group = group_of([1, 0], step=1)
-    run = run_of(group, settings={"beta": 0.0, **values}, metrics={1: {"grad_norm": logged[0]}})
     measured = step_of(2.0)
-    measured.groups = (group,)
+    run = run_of(*measured.groups, settings={"beta": 0.0, **values}, metrics={1: {"grad_norm": logged[0]}})
     monkeypatch.setattr("gradscope.diagnostics.inputs.steps.measure_steps", lambda *_, **__: iter([measured]))
     in_float32 = replay._in_one_precision(run, steps, EngineOptions(), 1e-5, no_progress)
     assert [step.verdict_on("grad_norm") for step in in_float32] == [verdict, *["match"] * (len(logged) - 1)]
