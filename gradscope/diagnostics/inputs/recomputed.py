@@ -197,10 +197,8 @@ class Recomputer:
         self.progress: ProgressCallback = no_progress
         self._fitted: Assumption | None = None
         self._by_trls_output = self._pads_left = False
-        self._exact: set[int] = (
-            set()
-        )  # steps whose norm was met as arithmetic of less than float32 does by chance alone
-        self._reduced: set[int] = set()  # those that it met
+        self._exact: set[int] = set()  # steps whose norm was met as less than float32 meets it by chance alone
+        self._reduced: set[int] = set()  # steps whose norm was met by less
 
     def measure(
         self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None, *, pads_left: bool = False

@@ -86,7 +86,9 @@ def without_chance(steps: Sequence[StepReplay]) -> list[StepReplay]:
 
 
 def _off(step: StepReplay) -> Quantity | None:
-    return next((of for of in step.quantities if of.name == NORM and of.verdict == "mismatch"), None)
+    """A norm that is off by a number."""
+    is_off = NORM in step.relative_error
+    return next((of for of in step.quantities if of.name == NORM and of.verdict == "mismatch" and is_off), None)
 
 
 def _explained(step: StepReplay, norm: Quantity, cause: str, advice: str | None) -> StepReplay:
@@ -275,7 +277,7 @@ def fit_temperature(
     run: Run, steps: Sequence[StepReplay], engine: EngineOptions, progress: ProgressCallback
 ) -> Fit | None:
     """The temperature of three digits that gives the logged norms where none is met: by secants at one step."""
-    judged = [step for step in steps if step.verdict_on(NORM) == "mismatch"][:TRIED]
+    judged = [step for step in steps if _off(step)][:TRIED]
     named = [(path, of) for path, of in run.settings.values.items() if path in _TEMPERATURES and of]
     is_one = len(named) == 1 and not any(step.verdict_on(NORM) == "match" for step in steps)
     if not is_one or not all(0 < of[NORM] < math.inf for step in judged for of in (step.logged, step.recomputed)):

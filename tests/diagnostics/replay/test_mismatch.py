@@ -166,6 +166,7 @@ def test_the_temperature_of_three_digits_that_fits_all_norms_is_named(
     fit = fit_temperature(run, steps, EngineOptions(), no_progress)
     assert (fit and fit.values) == (None if named is None else (named,))
     assert fit is None or (fit.name, fit.stated, fit.num_steps) == ("temperature", stated, 3)
+    assert fit is None or fit.explain(replace(steps[0], relative_error={})) == replace(steps[0], relative_error={})
 
 
 @pytest.mark.parametrize(
