@@ -24,7 +24,8 @@ from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.records import list_names
 from gradscope.rollouts.readers.parsing.tables import STEP_NAMES, entry_in
-from gradscope.rollouts.readers.reduction.columns import Cells, step_numbers
+from gradscope.rollouts.readers.reduction.columns import Cells
+from gradscope.rollouts.readers.reduction.numbers import step_numbers
 
 USUAL: dict[str, tuple[str, ...]] = {
     "prompt": (
@@ -133,14 +134,13 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
     are_of_runs = "params" not in present and any(name.startswith("params.") for name in present)  # of MLflow's table
     entries = [name for name in present if "." in name and not (are_of_runs and name.startswith("metrics."))]
     entry = {name: name.partition(".")[2] for name in entries}
-    rewards = [name for name in entries if entry[name] in USUAL["reward"] or reward_columns([name], "")]
+    rewards = dict.fromkeys(name for name in entries if entry[name] in USUAL["reward"] or reward_columns([name], ""))
     # Of several functions or objects, which reward the trainer's is, or what sum of them, is not known, but a score and
     # whether it passed are one verdict; and the score of a bucket or level is none.
     verdicts = [name for name in rewards if entry[name] in USUAL["reward"] and not name.startswith("reward")]
-    are_one = len(rewards) == 1 or (verdicts == rewards and len({name.partition(".")[0] for name in rewards}) == 1)
+    are_one = len(rewards) == 1 or (len(verdicts) == len(rewards) and len({of.split(".")[0] for of in rewards}) == 1)
     if not are_one or not any("reward" in name or _OF_RESPONSE.search(name) for name in rewards):
-        of_rewards = frozenset(rewards)  # as many as a document with a verdict under each key has keys
-        entries = [name for name in entries if name not in of_rewards]
+        entries = [name for name in entries if name not in rewards]
     inner = {entry[name]: name for name in reversed(entries)}
     columns = {_usual_spelling(name): name for name in reversed(list(present)) if "." not in name}
     columns |= inner | {name: name for name in present}
@@ -394,9 +394,8 @@ def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 _BEGINNING = 40  # characters of a question: the answers it offers may be in another order each time
-_OF_TALK = re.compile(
-    r"answer|info\.(\w+_)?(seed|id|idx|index|answer|target|secret|word)"
-)  # the like of right answers beside a conversation
+_OF_TALK = re.compile(r"answer|info\.(\w+_)?(seed|id|idx|index|answer|target|secret|word)")
+"""What stands beside a conversation as its right answer does."""
 _COUNTS_ROWS = re.compile(r"seed|(^|_)(id|idx|index|number|num|rank|fold|worker|device|gpu|node|batch)$", re.IGNORECASE)
 """Names of columns whose numbers or words tell rows apart, and set nothing."""
 _BY_DESIGN = 10  # prompts that do not by chance have all their samples divided into parts of one size

@@ -27,8 +27,9 @@ from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing import records
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
 from gradscope.rollouts.readers.parsing.tables import expand, is_untyped, stem_of, suffix_of
-from gradscope.rollouts.readers.reduction.columns import columns_of_whole_rows, step_numbers
+from gradscope.rollouts.readers.reduction.columns import columns_of_whole_rows
 from gradscope.rollouts.readers.reduction.log import reduced_groups
+from gradscope.rollouts.readers.reduction.numbers import step_numbers
 from gradscope.rollouts.readers.run_files import HELD_OUT, with_run_files, word_of
 from gradscope.rollouts.run import Run
 from gradscope.say import counted

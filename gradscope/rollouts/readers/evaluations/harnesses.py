@@ -27,8 +27,9 @@ from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
 from gradscope.rollouts.readers.parsing.records import list_names
 from gradscope.rollouts.readers.parsing.tables import Row, read_rows
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, rewards_of, texts_in
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog
+from gradscope.rollouts.readers.reduction.numbers import rewards_of
 
 
 def _rows_of_tests(results: Cells, if_error: str = "") -> Columns:

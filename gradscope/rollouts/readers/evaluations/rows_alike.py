@@ -30,7 +30,8 @@ from gradscope.rollouts.readers.evaluations.shapes import (
 )
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.columnar import open_parquet
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Fact, TableColumns, step_numbers, texts_in
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Fact, TableColumns, texts_in
+from gradscope.rollouts.readers.reduction.numbers import step_numbers
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

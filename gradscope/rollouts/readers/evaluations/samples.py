@@ -60,16 +60,9 @@ from gradscope.rollouts.readers.parsing.records import (
     peek,
 )
 from gradscope.rollouts.readers.parsing.tables import expand, is_columnar, read_rows, stem_of
-from gradscope.rollouts.readers.reduction.columns import (
-    Cells,
-    Columns,
-    Fact,
-    Note,
-    columns_of_whole_rows,
-    facts_in,
-    numbers_of,
-)
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Fact, Note, columns_of_whole_rows, facts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, too_many_rollouts
+from gradscope.rollouts.readers.reduction.numbers import numbers_of
 from gradscope.rollouts.readers.run_files import with_run_files
 from gradscope.rollouts.run import Run
 

@@ -26,7 +26,7 @@ from gradscope.rollouts.arrays import Counts, Floats
 from gradscope.rollouts.readers.column_roles import RUNS, USUAL, are_held_out, held_out_columns
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number, logged_number, text_of
 from gradscope.rollouts.readers.parsing.records import are_turns
-from gradscope.rollouts.readers.reduction.columns import step_numbers
+from gradscope.rollouts.readers.reduction.numbers import step_numbers
 from gradscope.rollouts.run import Numbers, StepMetrics
 
 Column = Numbers | Sequence[Any]

@@ -13,7 +13,7 @@ from msgspec import UNSET, MsgspecError, Raw
 from msgspec.json import Decoder, encode
 
 from gradscope.rollouts.arrays import Counts, count_of
-from gradscope.rollouts.readers.parsing.cells import digest
+from gradscope.rollouts.readers.parsing.cells import digest, token_ids
 
 _STRING = Decoder(str)
 ID_CELLS = b" 0123456789,"
@@ -62,7 +62,7 @@ def nums_ids(cells: Sequence[Any], depth: int = 1) -> Counts:
 
 def _lengths(cells: Sequence[Any], strange: bytes, plain: bytes, depth: int) -> Counts:
     """Lengths of JSON lists: where one look at all texts together says that they are such, only commas are counted."""
-    texts = cells if {Raw}.issuperset(map(type, cells)) else jsons_of(cells)
+    texts = cells if {Raw, bytes}.issuperset(map(type, cells)) else jsons_of(cells)
     letters = np.frombuffer(joined := b"\n".join(texts), np.uint8)
     breaks = np.flatnonzero(letters == _NEWLINE)
     if len(breaks) >= max(len(texts), 1):  # some are laid out over several lines
@@ -88,6 +88,19 @@ def ids_digest(text: bytes) -> str:
     """The ``digest`` of a list of whole numbers."""
     spaced = text.replace(b" ", b"").replace(b",", b", ")
     return hashlib.sha256(b"[" + spaced + b"]").hexdigest()[:16]
+
+
+def digests_of_ids(texts: Sequence[bytes]) -> list[str]:
+    """The ``digest`` of each list of ids; "" of any other JSON, [R]."""
+    joined = b"".join(texts)
+    are_spaced = joined.count(b",") == joined.count(b", ") == joined.count(b" ")  # as json.dumps writes them
+    are_spaced &= not any(space in joined for space in b"\t\n\r")
+    spaced = texts if are_spaced else (b"".join(text.split()).replace(b",", b", ") for text in texts)
+    digests = [hashlib.sha256(b"[%b]" % text).hexdigest()[:16] for text in spaced]
+    for at in np.flatnonzero(nums_ids(texts) < 0).tolist():  # perhaps with ids below zero
+        ids = token_ids(json.loads(texts[at]))
+        digests[at] = "" if ids is None else digest(ids)
+    return digests
 
 
 def digests_of(rows: Sequence[tuple[bytes, ...]]) -> list[str]:

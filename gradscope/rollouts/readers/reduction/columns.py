@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cache, cached_property, partial
 from itertools import chain, islice, repeat
 from operator import attrgetter
@@ -32,9 +30,16 @@ from gradscope.rollouts.readers.parsing import json_text
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record, are_cut_off
 from gradscope.rollouts.readers.parsing.tables import Row, entry_in, is_untyped, suffix_of
+from gradscope.rollouts.readers.reduction.numbers import (
+    NO_STEP,
+    arrow_numbers,
+    mapped_names,
+    numbers_of,
+    of_distinct,
+    parsed_numbers,
+    step_numbers,
+)
 
-_NUMBERS = frozenset({float, int, bool, type(None)})
-_NO_STEP = -1
 _AT_ONCE = 1 << 8  # rows that are objects at once, with lists of tokens where a format has some
 _STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # characters that a field of a struct cannot have
 
@@ -244,18 +249,18 @@ class Cells:
         column = self.column(key)
         if isinstance(column, pa.Array):
             return arrow_numbers(column, from_text=self.from_text)
-        return _parsed(column, from_text=True) if self.from_text else numbers_of(column)
+        return parsed_numbers(column, from_text=True) if self.from_text else numbers_of(column)
 
     def steps(self, key: str | None) -> Counts:
         """Steps or indices by ``step_number``; -1 where one is none, [R]."""
         column = self.column(key)
-        return _of_distinct(column, step_numbers, _NO_STEP) if isinstance(column, pa.Array) else step_numbers(column)
+        return of_distinct(column, step_numbers, NO_STEP) if isinstance(column, pa.Array) else step_numbers(column)
 
     def truncated(self, key: str) -> Floats:
         """Whether completions were cut off, by the column of how they ended, [R]; NaN where that is not known."""
         column, ends = self.column(key), partial(are_cut_off, name=key)
         if isinstance(column, pa.Array):
-            return _of_distinct(column, ends, math.nan)
+            return of_distinct(column, ends, math.nan)
         return ends(column if {str}.issuperset(map(type, column)) else self.cells(key))
 
     def not_finite(self, key: str | None) -> Flags | None:
@@ -276,7 +281,7 @@ class Cells:
             if pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type):
                 column = column.dictionary_decode()
             is_text = pa.types.is_string(column.type) and not column.null_count
-            return column if is_text else _mapped(column, parse.text_of)
+            return column if is_text else mapped_names(column, parse.text_of)
         if set(map(type, column)) == {str}:
             return list(column)
         return [
@@ -288,7 +293,7 @@ class Cells:
         """Ids of prompts by their texts; "" for null and for an empty text, [R]."""
         column = self.column(key)
         if isinstance(column, pa.Array):
-            return _mapped(column, parse.prompt_text_id)
+            return mapped_names(column, parse.prompt_text_id)
         if Raw in set(map(type, column)):
             return names_of_runs([column], _prompt_ids)
         keys: list[Any] = column
@@ -506,104 +511,3 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
             step=steps[at], group=groups[at], prompt_id=prompts[at], location=location, count=counts[at], **fields
         )
         yield at, record
-
-
-def _distinct(column: pa.Array) -> tuple[list[Any], Counts]:
-    """The different cells of a column, and which of them each row has; -1 for null, [R]."""
-    if not pa.types.is_dictionary(column.type):
-        if pa.types.is_nested(column.type):  # which Arrow does not encode; equal cells mostly stand side by side
-            starts = arrays.nested_starts(column)
-            codes = np.where(arrays.to_numpy(column.is_valid().cast(pa.int8())), np.cumsum(starts) - 1, -1)
-            return arrays.to_cells(column.take(arrays.to_indices(np.flatnonzero(starts)))), codes
-        column = column.dictionary_encode()
-    codes = arrays.dictionary_codes(column)
-    if len(column.dictionary) <= len(column):
-        return arrays.to_cells(column.dictionary), codes
-    used, codes = np.unique(codes, return_inverse=True)  # of a dictionary of many batches
-    has_null = int(used[:1].sum() < 0)
-    return arrays.to_cells(column.dictionary.take(arrays.to_indices(used[has_null:]))), codes - has_null
-
-
-def _of_distinct(column: pa.Array, made_of: Callable[[list[Any]], NDArray[Any]], missing: float) -> NDArray[Any]:
-    """What is made of each different cell of a column, once; ``missing`` for null, [R]."""
-    cells, codes = _distinct(column)
-    return np.asarray(np.append(made_of(cells), missing)[codes])
-
-
-def _mapped(column: pa.Array, name_of: Callable[[Any], str]) -> pa.Array:
-    """Names of cells; "" for null and for an empty text, [R]."""
-    cells, codes = _distinct(column)
-    names = [name_of(cell) if cell not in (None, "") else "" for cell in cells]
-    return arrays.to_strings([*names, ""]).take(arrays.to_indices(np.where(codes < 0, len(names), codes)))
-
-
-def arrow_numbers(column: pa.Array, *, from_text: bool = False) -> Floats:
-    """Rewards by ``parse_reward``; NaN where one is none, [R]."""
-    kind = column.type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        return _finite(arrays.to_filled(column.cast(pa.float64(), safe=False), math.nan))
-    if from_text and pa.types.is_string(kind):
-        with suppress(pa.ArrowInvalid):
-            return arrow_numbers(column.cast(pa.float64()))
-    return _of_distinct(column, partial(_parsed, from_text=from_text), math.nan)
-
-
-def _parsed(cells: Iterable[Any], *, from_text: bool) -> Floats:
-    parsed = (parse.parse_reward(cell, from_text=from_text) for cell in cells)
-    return arrays.to_floats(None if isinstance(number, str) else number for number in parsed)
-
-
-def numbers_of(cells: Sequence[Any]) -> Floats:
-    """Numbers, booleans as 1 and 0; NaN for any other cell and what is not finite, [R]."""
-    with suppress(TypeError, OverflowError):  # the latter for a whole number beyond all floats
-        return _finite(np.asarray(array("d", cells)))  # which takes only numbers and booleans, in half the time
-    if _NUMBERS.issuperset(map(type, cells)):
-        with suppress(OverflowError):
-            return _finite(np.array(cells, dtype=np.float64))
-    return arrays.to_floats(None if cell is UNSET else parse.finite_or_none(cell) for cell in cells)
-
-
-def _finite(numbers: Floats) -> Floats:
-    return numbers if np.isfinite(numbers).all() else np.where(np.isfinite(numbers), numbers, math.nan)
-
-
-def rewards_of(cells: Sequence[Any]) -> dict[str, Floats]:
-    """The columns of reward functions from objects of their rewards, of which other cells are left out."""
-    objects = [cell if type(cell) is dict else {} for cell in cells]
-    functions = {}
-    for name in dict.fromkeys(name for keys in dict.fromkeys(map(tuple, objects)) for name in keys):
-        values = [cells_of_row.get(name) for cells_of_row in objects]
-        if any(type(value) in _NUMBERS and value is not None for value in values):
-            functions[REWARD + name] = numbers_of(values)
-    return functions
-
-
-def step_numbers(cells: Sequence[Any]) -> Counts:
-    """Steps by ``step_number``; -1 where one is none, [R]."""
-    if cells and type(cells[0]) is str and cells.count(cells[0]) == len(cells):  # rows of a step repeat its text
-        return np.full(len(cells), _parsed_step(cells[0]))
-    if {int}.issuperset(map(type, cells)):
-        with suppress(OverflowError):
-            steps = np.array(cells, dtype=np.int64)
-            return np.where((steps < 0) | (steps > parse.LARGEST_STEP), _NO_STEP, steps)
-    if not {str}.issuperset(map(type, cells)):
-        return np.fromiter(map(_parsed_step, cells), np.int64, len(cells))
-    of_text = {cell: _parsed_step(cell) for cell in set(cells)}
-    return np.fromiter(map(of_text.__getitem__, cells), np.int64, len(cells))
-
-
-def _parsed_step(cell: Any) -> int:
-    return _NO_STEP if (number := parse.step_number(cell)) is None else number
-
-
-def int_steps(cells: Sequence[Any]) -> Counts:
-    """:func:`step_numbers` of whole numbers alone: neither text nor 3.0 is one, [R]."""
-    are_ints = {int}.issuperset(map(type, cells))
-    return step_numbers(cells if are_ints else [cell if type(cell) is int else None for cell in cells])
-
-
-def texts_of(cells: Sequence[Any]) -> list[str]:
-    """Cells of text; "" for any other, [R]."""
-    if {str}.issuperset(map(type, cells)):
-        return list(cells)
-    return [cell if isinstance(cell, str) else "" for cell in cells]

@@ -41,18 +41,10 @@ from gradscope.rollouts.readers.parsing.quarantine import (
 from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.settings import flattened
 from gradscope.rollouts.readers.parsing.tables import files_like
-from gradscope.rollouts.readers.reduction.columns import (
-    Cells,
-    Columns,
-    Fact,
-    Note,
-    facts_in,
-    int_steps,
-    step_numbers,
-    texts_in,
-)
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Fact, Note, facts_in, texts_in
 from gradscope.rollouts.readers.reduction.lines import LineBlock, blocks_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
+from gradscope.rollouts.readers.reduction.numbers import int_steps, step_numbers
 from gradscope.rollouts.readers.trainers import prime_rl_episode as episodes
 from gradscope.rollouts.readers.trainers.prime_rl_stream import read_stream, stream_files
 from gradscope.rollouts.run import Run, TrainerSettings

@@ -28,8 +28,9 @@ from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record, common_advantage
 from gradscope.rollouts.readers.parsing.tables import read_jsonl
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, Note, numbers_of, records_in
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, Note, records_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog
+from gradscope.rollouts.readers.reduction.numbers import numbers_of
 
 _COLUMNS = ("logprobs", "advantages", "trainer_logprobs", "entropies")  # lists of a node: a value per sampled token
 

@@ -28,9 +28,10 @@ from gradscope.rollouts.readers.parsing.cells import finite_or_none, list_of, ma
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.tables import files_like
-from gradscope.rollouts.readers.reduction.columns import Columns, Note, int_steps
+from gradscope.rollouts.readers.reduction.columns import Columns, Note
 from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduce_log
+from gradscope.rollouts.readers.reduction.numbers import int_steps
 from gradscope.rollouts.readers.reduction.parts import merge_parts, part_of_table, repeated_samples
 from gradscope.rollouts.readers.trainers import prime_rl_episode as episodes
 from gradscope.rollouts.run import Run

@@ -27,15 +27,8 @@ from gradscope.rollouts.readers.parsing import json_text
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, filter_caveat
 from gradscope.rollouts.readers.parsing.records import status_in
 from gradscope.rollouts.readers.parsing.tables import Row, read_rows
-from gradscope.rollouts.readers.reduction.columns import (
-    Cells,
-    Columns,
-    numbers_of,
-    rewards_of,
-    step_numbers,
-    texts_in,
-    texts_of,
-)
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
+from gradscope.rollouts.readers.reduction.numbers import numbers_of, rewards_of, step_numbers, texts_of
 from gradscope.rollouts.readers.run_files import with_run_files
 
 _BY_TASK = (

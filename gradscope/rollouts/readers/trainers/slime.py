@@ -38,8 +38,9 @@ from gradscope.rollouts.readers.parsing.quarantine import (
 )
 from gradscope.rollouts.readers.parsing.records import chosen_name, status_in
 from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, stem_of
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, numbers_of, rewards_of
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns
 from gradscope.rollouts.readers.reduction.log import ColumnLog
+from gradscope.rollouts.readers.reduction.numbers import numbers_of, rewards_of
 from gradscope.rollouts.readers.run_files import with_run_files
 
 

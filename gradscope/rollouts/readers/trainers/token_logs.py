@@ -6,7 +6,6 @@ their configuration, and TensorBoard's files.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import defaultdict
@@ -31,8 +30,9 @@ from gradscope.rollouts.readers.parsing import json_text
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, filter_caveat, with_set_aside
 from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, names_of_runs, numbers_of, step_numbers
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, names_of_runs
 from gradscope.rollouts.readers.reduction.log import ColumnLog
+from gradscope.rollouts.readers.reduction.numbers import numbers_of, step_numbers
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
@@ -91,16 +91,12 @@ def _open_instruct_rows(
     steps, indices = rows.steps("step"), index_names(rows.steps("prompt_idx"))
     prompts, responses, logprobs = map(rows.column, _TRACE_TOKENS)
 
-    def id_of(text: bytes) -> str:  # empty where the JSON is no list of tokens
-        if json_text.flat_length(text, json_text.ID_CELLS) >= 0:
-            return json_text.ids_digest(text)
-        ids = parse.token_ids(json.loads(text))
-        return "" if ids is None else parse.digest(ids)
-
-    of_row = names_of_runs([prompts], lambda firsts: [id_of(text) for (text,) in firsts])
+    of_row = names_of_runs([prompts], lambda firsts: json_text.digests_of_ids([text for (text,) in firsts]))
     lengths, logged = json_text.nums_ids(responses), json_text.flat_lengths(logprobs)
     is_unlike = (logged != lengths) & (logged != json_text.OF_NULL)
-    is_odd = (lengths < 0) | is_unlike | [not prompt for prompt in of_row]
+    is_odd = (lengths < 0) | is_unlike
+    if not all(of_row):
+        is_odd |= [not prompt for prompt in of_row]
     if mixed is None:
         groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, of_row, strict=True)]
     elif not mixed:

@@ -47,9 +47,9 @@ from gradscope.rollouts.readers.parsing.quarantine import (
 from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, list_names
 from gradscope.rollouts.readers.parsing.settings import read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, read_jsonl, read_rows
-from gradscope.rollouts.readers.reduction.columns import numbers_of, step_numbers
 from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, groups_on_disk
+from gradscope.rollouts.readers.reduction.numbers import numbers_of, step_numbers
 from gradscope.rollouts.readers.run_files import scalar_metrics, several_sources, table_metrics, tables_of_metrics
 from gradscope.rollouts.readers.trainers import trl_files, trl_groups
 from gradscope.rollouts.readers.trainers.trl_files import repeats

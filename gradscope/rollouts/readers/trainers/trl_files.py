@@ -30,7 +30,7 @@ from gradscope.rollouts.listing import natural
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.columnar import open_parquet, read_parquet, table_in
 from gradscope.rollouts.readers.parsing.tables import table_rows
-from gradscope.rollouts.readers.reduction.columns import arrow_numbers
+from gradscope.rollouts.readers.reduction.numbers import arrow_numbers
 from gradscope.rollouts.run import TrainerSettings
 
 _REQUIRED = ("step", "prompt", "completion", "advantage")

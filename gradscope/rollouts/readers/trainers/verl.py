@@ -43,14 +43,12 @@ from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
     LineColumns,
-    int_steps,
     line_columns,
     names_of_runs,
-    numbers_of,
     records_in,
-    texts_of,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
+from gradscope.rollouts.readers.reduction.numbers import int_steps, numbers_of, texts_of
 from gradscope.rollouts.readers.run_files import SWITCH_ON, are_metrics, verl_metrics, verl_settings, verl_weights
 from gradscope.rollouts.run import Run
 from gradscope.say import counted

@@ -31,6 +31,15 @@ def test_lists_are_counted_as_they_are_written(text: str, length: int, ids: int)
         assert json_text.ids_digest(text.encode()) == digest(json.loads(text))
 
 
+def test_ids_are_named_alike_however_they_are_spaced() -> None:
+    for texts in (["[1, 20, 3]", "[]", "[7]"], ["[1,20, 3]", "[ 7 ]", "[1,\n2]", "[-1]"]):
+        assert json_text.digests_of_ids([text.encode() for text in texts]) == [
+            digest(json.loads(text)) for text in texts
+        ]
+    assert json_text.digests_of_ids([b"null", b"[1.5]", b'["a"]']) == [""] * 3
+    assert json_text.digests_of_ids([]) == []
+
+
 @pytest.mark.parametrize("odd", [b"null", b"[-1]", b"[[1],[2]]", b"3", b"[1,\n2]"])
 def test_lists_of_many_rows_are_counted_as_each_alone(odd: bytes) -> None:
     plain, of_ids = [b"[]", b"[ ]", b"[7]", b"[1, 20,3]"], partial(json_text.flat_length, cells=json_text.ID_CELLS)

@@ -10,12 +10,10 @@ import pyarrow as pa
 import pytest
 from msgspec import UNSET
 
-from gradscope.rollouts.arrays import index_names
-from gradscope.rollouts.readers.parsing.cells import digest, finite_or_none, prompt_text_id, whole_number
+from gradscope.rollouts.readers.parsing.cells import digest, prompt_text_id
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.reduction import columns
-from tests.rollouts.readers.reduced import STRANGE
 
 
 def read(lines: columns.LineColumns | None, text: bytes) -> columns.Columns:
@@ -182,23 +180,3 @@ def test_rows_become_records_and_what_is_none_is_set_aside() -> None:
         ("the reward is text", "a:5"),
         ("odd", "a:6"),
     }
-
-
-@pytest.mark.parametrize("cells", [[1, 2.5, True, None], [10**400, 1.0], list(STRANGE), [UNSET, 1], []])
-def test_numbers_steps_and_ids_are_those_of_the_row_reader(cells: list[Any]) -> None:
-    expected = [finite_or_none(None if cell is UNSET else cell) for cell in cells]
-    np.testing.assert_array_equal(columns.numbers_of(cells), [math.nan if one is None else one for one in expected])
-    steps = [whole_number(cell) for cell in cells]
-    assert columns.step_numbers(cells).tolist() == [-1 if step is None else step for step in steps]
-    assert index_names(columns.step_numbers(cells)) == ["" if step is None else str(step) for step in steps]
-
-
-def test_steps_that_no_float_tells_apart_are_none() -> None:
-    assert columns.step_numbers([1, 1 << 53, (1 << 53) + 1, 1 << 70, -1]).tolist() == [1, 1 << 53, -1, -1, -1]
-
-
-def test_objects_of_rewards_become_columns() -> None:
-    rewards = columns.rewards_of([{"a": 1, "note": "x"}, None, {"b": True, "a": "x"}, {"a": None}, [1]])
-    assert list(rewards) == ["reward/a", "reward/b"]
-    np.testing.assert_array_equal(rewards["reward/a"], [1.0, math.nan, math.nan, math.nan, math.nan])
-    np.testing.assert_array_equal(rewards["reward/b"], [math.nan, math.nan, 1.0, math.nan, math.nan])
