@@ -25,7 +25,7 @@ from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_numb
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, list_names, peek
 from gradscope.rollouts.readers.parsing.settings import leaves_in
-from gradscope.rollouts.readers.parsing.tables import SUFFIXES, document_bytes, files_like, stem_of, suffix_of
+from gradscope.rollouts.readers.parsing.tables import SUFFIXES, document_bytes, expand, files_like, stem_of, suffix_of
 from gradscope.say import counted
 
 _NUMBERED = re.compile(r"(checkpoint|global_step|step|iter)[-_][0-9]+")
@@ -238,11 +238,21 @@ def _refuse_rows_below_keys(path: Path, document: Mapping[str, Any]) -> None:
         are_steps = [step_number(key) is not None and not key.isdecimal() for key in keys]
         column = "step: $p[-1]" if are_steps[-1] else 'setting: ($p | join("/"))'
         column = "step: $p[-2], prompt: $p[-1]" if are_steps[-2:] == [True, False] else column
+        are_numbers, first = all(map(str.isdecimal, keys)), document.get(keys[0])
+        if (
+            are_numbers
+            and is_list_of_objects(first)
+            and column_roles.key_of(column_roles.columns_of_rows(first, ColumnNames())) is None
+        ):
+            column, how = "prompt_id: $p[-1]", "the number of its prompt, or as `step` that of its step"
+        else:
+            how = "its keys"
         program = shlex.quote(f"paths(arrays) as $p | getpath($p)[] | objects | {{{column}}} + .")
+        file = shlex.quote(str(next(iter(expand(path)), path)))
         raise InputError(
             f"{path} is not a log that gradscope knows. Its rows lie below the keys {list_names(keys)}, and what these "
             "are is not known.",
-            hint=f"Write a row a line, with its keys: jq -c {program} {shlex.quote(str(path))} > rows.jsonl",
+            hint=f"Write a row a line, with {how}: jq -c {program} {file} > rows.jsonl",
         )
 
 

@@ -106,7 +106,8 @@ def test_a_log_that_lacks_one_column_is_told_which_option_names_it(tmp_path: Pat
         ({"results": {"step_10": "rows", "step_20": "rows"}}, "'results', 'step_10'", "step: $p[-1]"),
         ({"step_3": {"a": "unasked", "b": "unasked"}}, "'step_3', 'a'", "step: $p[-2], prompt: $p[-1]"),
         ({"curves": {"0": "rows", "1": "rows"}}, "'curves', '0'", "setting: ($p | join"),
-        ({"30": "unasked", "140": "unasked"}, "'30', '140'", "setting: ($p | join"),
+        ({"30": "unasked", "140": "unasked"}, "'30', '140'", "prompt_id: $p[-1]"),
+        ({"gsm": "unasked", "math": "unasked"}, "'gsm', 'math'", "setting: ($p | join"),
         ({"config": {}, "step_3": "unasked", "step_6": "unasked"}, "'step_3', 'step_6'", "step: $p[-1]"),
         (
             {"zero_shot": {"a": "rows", "b": "rows"}, "few_shot": {"a": "rows"}},
