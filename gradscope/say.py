@@ -136,10 +136,10 @@ def percent(share: float) -> str:
 def in_two_digits(share: float) -> str:
     """A share in per cent, however small: a spread of bfloat16 is some ten-thousandths.
 
-    >>> in_two_digits(0.00012), in_two_digits(0.123), in_two_digits(0.997)
-    ('0.012 %', '12 %', '100 %')
+    >>> in_two_digits(0.00012), in_two_digits(0.123), in_two_digits(0.997), in_two_digits(1.68e12)
+    ('0.012 %', '12 %', '100 %', '1.7e+14 %')
     """
-    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
+    return f"{100 * share:.0f} %" if 0.995 <= share < 1e4 else f"{100 * share:.2g} %"
 
 
 def points(difference: float) -> str:
