@@ -21,7 +21,7 @@ from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles
 from gradscope.rollouts.readers.evaluations.shapes import refuse_lone_list
-from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, step_number
+from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, list_of, step_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, list_names, peek
 from gradscope.rollouts.readers.parsing.settings import leaves_in
@@ -238,15 +238,9 @@ def _refuse_rows_below_keys(path: Path, document: Mapping[str, Any]) -> None:
         are_steps = [step_number(key) is not None and not key.isdecimal() for key in keys]
         column = "step: $p[-1]" if are_steps[-1] else 'setting: ($p | join("/"))'
         column = "step: $p[-2], prompt: $p[-1]" if are_steps[-2:] == [True, False] else column
-        are_numbers, first = all(map(str.isdecimal, keys)), document.get(keys[0])
-        if (
-            are_numbers
-            and is_list_of_objects(first)
-            and column_roles.key_of(column_roles.columns_of_rows(first, ColumnNames())) is None
-        ):
+        rows, how = list_of(document.get(keys[0])) if all(map(str.isdecimal, keys)) else [], "its keys"
+        if rows and column_roles.key_of(column_roles.columns_of_rows(rows, ColumnNames())) is None:
             column, how = "prompt_id: $p[-1]", "the number of its prompt, or as `step` that of its step"
-        else:
-            how = "its keys"
         program = shlex.quote(f"paths(arrays) as $p | getpath($p)[] | objects | {{{column}}} + .")
         file = shlex.quote(str(next(iter(expand(path)), path)))
         raise InputError(

@@ -204,12 +204,15 @@ def rollouts_in(block: LineBlock) -> Iterator[episodes.AgentRollout]:
 _EPISODES = Decoder(episodes.Episode)
 
 
-def batches_in(files: Iterable[Path], *, with_tokens: bool) -> TrainedBatches:
-    """The batches in files; bad lines are reported where ``all`` is read."""
+def batches_in(files: Iterable[Path], quarantine: QuarantineLog, *, with_tokens: bool) -> TrainedBatches:
+    """The batches in files; bad lines are reported where ``all`` is read, unreadable files in the quarantine."""
     trained: dict[str, Trained] = {}
     for file in files:
         batch = number_in_name(STEP, file)
         for block in blocks_in(file):
+            if block.lost is not None:
+                quarantine.add_unreadable(block.lost)
+                continue
             rollouts = [rollout for rollout in rollouts_in(block) if isinstance(rollout.trace.id, str)]
             counted = (values.tolist() for values in episodes.count_tokens(rollouts))
             for rollout, num_tokens, advantage in zip(rollouts, *counted, strict=True):
@@ -244,7 +247,7 @@ def _read(request: ReadRequest) -> Run:
     files = everything or effective
     batch_files = effective if everything else ()
     quarantine = WatchedLog(request.progress, files)
-    batches = batches_in(batch_files, with_tokens=not request.rewards_only)
+    batches = batches_in(batch_files, quarantine, with_tokens=not request.rewards_only)
     layout = step_layout(batches)
     groups = reduced_groups(layout.log(files, quarantine), request) or ()
     run = assemble_groups(

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.trainers.prime_rl import TrainedBatches, batches_in, rollouts_in
 from tests.conftest import LOGS
@@ -111,7 +112,7 @@ def test_prime_rl_names_an_episodes_weights(tmp_path: Path, policy: Any, version
 def test_what_no_batch_holds_is_in_no_loss(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "step_3/train/effective/traces.jsonl", prime_row())
     (rollout,) = rollouts_in(next(blocks_in(file)))
-    batches = batches_in([file], with_tokens=True)
+    batches = batches_in([file], QuarantineLog(), with_tokens=True)
     another = replace(rollout, trace=replace(rollout.trace, id="another"))
     dropped, trained = batches.as_trained(another).tokens, batches.as_trained(rollout).tokens
     assert dropped is not None
@@ -120,6 +121,16 @@ def test_what_no_batch_holds_is_in_no_loss(tmp_path: Path) -> None:
     assert all(trained.mask)
     num_tokens, advantages = batches.count_tokens([another, rollout])
     assert (num_tokens.tolist(), np.isnan(advantages).tolist()) == ([2, 2], [True, True])
+
+
+def test_a_batch_that_cannot_be_read_is_set_aside(tmp_path: Path) -> None:
+    shutil.copytree(LOGS / "prime_rl", tmp_path / "run")
+    file = tmp_path / "run/rollouts/step_3/train/effective/traces.jsonl"
+    file.unlink()
+    file.with_suffix(".jsonl.gz").write_bytes(b"no archive")
+    run = read_run(tmp_path / "run")
+    assert [group.rewards for group in run.groups] == [group.rewards for group in read_run(LOGS / "prime_rl").groups]
+    assert "traces.jsonl.gz cannot be read" in run.source.quarantined.lost[0]
 
 
 def test_a_trace_of_another_steps_batch_spoils_both_steps(tmp_path: Path) -> None:
