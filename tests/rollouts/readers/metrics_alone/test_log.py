@@ -457,6 +457,14 @@ def test_metrics_under_names_of_their_own_are_listed_with_the_option(
     assert run.metrics[run.every_step[1]]["reward"] == run.metrics[run.every_step[1]][key]
 
 
+def test_runs_with_a_file_each_are_offered_side_by_side(tmp_path: Path) -> None:
+    for at in range(3):
+        events = [scalar(step, b"train/reward", at / 4) for step in range(1, 9)]
+        (tmp_path / f"events.out.tfevents.{at}.host").write_bytes(b"".join(map(record, events)))
+    hint = refused("holds 3 runs", read, tmp_path)
+    assert hint == f"Choose one: --metric-run 1; side by side: gradscope report {tmp_path}/*"
+
+
 @pytest.mark.parametrize("of_folder", [False, True])
 def test_what_a_logger_wrote_has_nothing_but_metrics(of_folder: bool, tmp_path: Path) -> None:
     file = tmp_path / "events.out.tfevents.1.a"
