@@ -54,6 +54,11 @@ _NO_SAMPLES = re.compile(
 LISTS_OF_PROMPTS = re.compile(r"(\w+_)?(results|details|cases|items|questions|problems|tasks|examples|records)|per_\w+")
 """How lists are called that hold prompts, where they number them, and no samples of one."""
 _STEP_KEY = re.compile(r"[a-z_ ]*(step|iter)", re.IGNORECASE)
+_GENERATED = re.compile(r"(?!.*(test|input|expected|gold|token|step))(.*_)?(generat|complet|response|rollout|predict)")
+_VERDICT = re.compile(
+    r"(?!.*(compil|format|valid|finish))(.*_)?(pass|correct|right|success|solved|verdict|result|grad|outcome)"
+)
+"""How lists of the policy's texts, and of truth values about them, are called under names of their own."""
 
 
 class PromptSamples(Struct, kw_only=True):
@@ -326,13 +331,19 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
         return None
     if reward is not None and reward not in columns and roles.first_present(columns, roles.REWARD_LISTS):
         raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
-    sizes = {len(columns[name]) for name in (*roles.ANSWER_KEYS, *roles.TEXT_LISTS) if name in columns}
+    own = (name for name in columns if _GENERATED.match(name) and {str}.issuperset(map(type, columns[name])))
+    names = (*roles.ANSWER_KEYS, *roles.TEXT_LISTS, *own)
+    sizes = {len(columns[name]) for name in names if name in columns}
     is_counted = isinstance(row.get("n"), int) and isinstance(row.get("c"), int)  # they give the list's length
     aligned |= {name for name, value in columns.items() if is_counted or len(value) in sizes}
     main = reward if reward in columns else roles.first_present(aligned, roles.REWARD_LISTS)
+    is_one = any(isinstance(row.get(name), str) for name in _ONE_RESPONSE)
+    if main is None and not is_one:
+        verdicts = [name for name in aligned if _VERDICT.match(name) and {bool} == set(map(type, columns[name]))]
+        main = verdicts[0] if len(verdicts) == 1 else None
     if main is None or isinstance(row.get(main), (bool, int, float, str)):
         return None
-    if not sizes and any(isinstance(row.get(name), str) for name in _ONE_RESPONSE):
+    if not sizes and is_one:
         return "the list of rewards stands beside one response, whose parts or tokens it then holds"
     size = len(columns[main])
     if not size:
@@ -340,7 +351,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     if is_counted and (row["n"], row["c"]) != (len(columns[main]), sum(map(bool, columns[main]))):
         return "n and c contradict the list of samples"
     same = {name: tuple(value) for name, value in columns.items() if len(value) == size}
-    texts = roles.first_present(same, (*roles.ANSWER_KEYS, *roles.TEXT_LISTS))
+    texts = roles.first_present(same, names)
     return PromptSamples(
         shape="lists",
         rewards=same[main],
