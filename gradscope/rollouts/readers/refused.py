@@ -269,7 +269,8 @@ def _reward_hint(rows: Sequence[Mapping[str, Any]], candidates: Sequence[str], l
 def _ungraded(rows: Sequence[Mapping[str, Any]]) -> str:
     """What to do with responses that nobody graded: predictions beside right answers, or texts without a number."""
     columns = {name: [row.get(name) for row in rows] for name in column_roles.columns_in(rows)}
-    gold = next(filter(column_roles.RIGHT_ANSWER.fullmatch, columns), "answer" if "answer" in columns else None)
+    named = [name for name in (("label", "answer") if "answer" in columns else ()) if name in columns]
+    gold = next(filter(column_roles.RIGHT_ANSWER.fullmatch, columns), next(iter(named), None))
     predicted = next(
         filter(_PREDICTION.search, columns), "answer" if gold != "answer" and "answer" in columns else None
     )
@@ -387,11 +388,15 @@ def _run_above(path: Path) -> Path:
     return above.parent if _is_folder_of_checkpoints(above.resolve()) and above.name else above
 
 
+def _start(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return file.read(_START).decode("utf-8-sig", errors="replace")
+
+
 def _is_text(path: Path) -> bool:
-    start = ""
-    if path.is_file() and suffix_of(path) is None:
-        with path.open("rb") as file:
-            start = file.read(_START).decode("utf-8-sig", errors="replace")
+    start = _start(path) if suffix_of(path) is None else ""
     return start.strip() != "" and "\0" not in start and re.match(r"\s*(\{|\[\s*[\[{])", start) is None
 
 
@@ -481,6 +486,16 @@ _KINDS = (
     _Kind(
         matches=lambda path: _is_file(path, "*.ipynb"),
         description="is a notebook whose outputs have no table of metrics with a step, nor a trainer's lines",
+    ),
+    _Kind(
+        matches=lambda path: re.search(r"(?m)^\[START\] task=\S+( env=\S+ model=\S+)?\s*$", _start(path)) is not None,
+        description="is what an agent in an environment of OpenEnv's printed, a line a turn",
+        hint=lambda path: (
+            "Write a row an episode: awk -F'[ =]' "
+            """'BEGIN {print "task_id,model,correct"} $1 == "[START]" {task = $3 "," $7} """
+            """$1 == "[END]" {print task "," tolower($3)}' """
+            f"{shlex.quote(str(path))} > rows.csv"
+        ),
     ),
     _Kind(matches=_is_text, description=f"is text without rows; rows are read from {', '.join(SUFFIXES)} files"),
 )

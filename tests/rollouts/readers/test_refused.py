@@ -208,6 +208,31 @@ def test_numbers_of_lists_that_may_be_the_reward_are_named_and_do(tmp_path: Path
     assert read_run(log, naming(reward="r")).source.num_rows == 8
 
 
+@pytest.mark.parametrize("name", ["agent.log", "trajectories.jsonl"])
+def test_the_lines_of_an_agent_of_openenv_become_a_row_an_episode(tmp_path: Path, name: str) -> None:
+    turn = "[STEP] step=1 action=f(x=1) reward=0.57 done=true error=null"
+    ends = [("easy", "m/a", "True"), ("easy", "m/b", "false"), ("hard", "m/a", "true")]
+    episodes = [f"[START] task={of} env=e model={m}\n{turn}\n[END] success={end} steps=1" for of, m, end in ends]
+    log = tmp_path / name
+    log.write_text("\n".join(episodes) + "\n")
+    command = refusal(log, "is what an agent in an environment of OpenEnv's printed").removeprefix(
+        "Write a row an episode: "
+    )
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    assert (tmp_path / "rows.csv").read_text().split() == [
+        "task_id,model,correct",
+        "easy,m/a,true",
+        "easy,m/b,false",
+        "hard,m/a,true",
+    ]
+    run = read_run(tmp_path / "rows.csv")
+    assert sorted((rollout.policy, rollout.reward) for group in run.groups for rollout in group.rollouts) == [
+        ("m/a", 1.0),
+        ("m/a", 1.0),
+        ("m/b", 0.0),
+    ]
+
+
 @pytest.mark.parametrize("name", ["notes.txt", "train.log", "README"])
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 def test_text_is_no_log(tmp_path: Path, name: str, encoding: str) -> None:
@@ -357,6 +382,7 @@ def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[st
         ({"id": "a", "beam": "x", "reference": "p", "hypothesis": "q"}, "grade 'hypothesis' against 'reference'"),
         ({"idx": 1, "question": "p", "pred": ["4"], "gt": "5"}, "grade 'pred' against 'gt'"),
         ({"query": "p", "answer": "4", "ref_answer": "5", "cost": 0.1}, "grade 'answer' against 'ref_answer'"),
+        ({"question_id": 1, "answer": "no", "label": "yes"}, "grade 'answer' against 'label'"),
         (
             {"question": "p", "generated_prediction": "4", "answer": "A"},
             "grade 'generated_prediction' against 'answer'",
