@@ -213,11 +213,14 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
             header = inspect_ai.header_of([file])
             return log(task=header.task or stem, model=header.model)
         case harnesses.EVALPLUS.name:
-            tasks = [key for row in peek(file) for key in mapping_of(row.get("eval"))]
+            by_task = {key: cell for row in peek(file) for key, cell in mapping_of(row.get("eval")).items()}
             model = location.stem.removesuffix("eval_results").removeprefix("samples").strip("_.") or above.name
-            return log(
-                task=(tasks or [stem])[0].partition("/")[0], model=model, scorers=("base", None), scalar="base + plus"
-            )
+            log = partial(log, task=next(iter(by_task), stem).partition("/")[0], model=model)
+            first = next(iter(by_task.values()), None)
+            statuses = (mapping_of(sample).get("plus_status") for sample in list_of(first))
+            if not mapping_of(first).get("plus") and not any(statuses):  # as of BigCodeBench
+                return log(scorers=(None,), scalar="base")
+            return log(scorers=("base", None), scalar="base + plus")
         case harnesses.LM_EVAL.name:
             task, when, model = _of_lm_eval(location)
             rows = peek(file)

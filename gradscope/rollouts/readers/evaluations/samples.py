@@ -109,6 +109,11 @@ def _read(request: ReadRequest) -> Run:
     layout = _listed(rows, request)
     if layout:
         _refuse_excerpts(request.path, rows)
+        if len(rows) == 1 and rows[0].get("truncated") is True:
+            raise InputError(
+                f"{request.path} says that it is truncated: {nested.title_of(layout)} has some of the samples.",
+                hint="Give the file with all samples of each prompt.",
+            )
         run = generic.read_flat(request, format=FORMAT.name, with_steps=True, layout=layout)
         of_script = replace(run, source=replace(run.source, format=generic.FORMAT.name))  # where it has steps
         return with_run_files(request, of_script) if any(run.steps) else run

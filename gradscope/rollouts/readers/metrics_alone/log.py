@@ -362,7 +362,7 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
             changes = np.concatenate([np.diff(steps_in(part, [key])) for part in by_run(first[0], RUNS)])
             if (steps_in(first[0], [key]) >= 0).all() and 2 * np.count_nonzero(changes > 0) > len(changes):
                 ascending.append(key)
-        keys = [key for table in first for key in table.columns if "seed" not in key.lower()]
+        keys = [key for table in first for key in table.columns if not _NO_STEP.search(key)]
         ascending += [key for key in keys if _rises(first, key)]
         named_step = f"Name it: --step-column {shlex.quote(ascending[0])}" if ascending else ""
         raise InputError(
@@ -370,6 +370,13 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
             hint=named_step
             or "Of metrics, add a column `step`; of rollouts, name what those of a prompt share: --prompt-column NAME.",
         )
+
+
+_NO_STEP = re.compile(
+    r"seed|correct|accura|passed|failed|solved|truncat|(total|num|n)_(sample|problem|task|question|prompt|example)",
+    re.IGNORECASE,
+)
+"""Numbers that may rise from one method, model or task to the next, and are no steps."""
 
 
 def _refuse_unnamed(path: Path, options: ReadOptions) -> None:

@@ -131,6 +131,19 @@ def test_several_evaluations_are_not_read_as_one(folder: Path, below: str) -> No
     assert "gradscope passk " in refusal(folder / below, "holds 2 evaluations, which are never pooled: ")
 
 
+def test_evaluations_without_plus_tests_have_one_scorer(tmp_path: Path) -> None:
+    """As BigCodeBench's."""
+    shutil.copy(LOGS / "evalplus" / "samples_eval_results.json", tmp_path / "a_eval_results.json")
+    for name in "bc":
+        samples = {"BigCodeBench/1": [{"solution": "x", "status": "pass"}]}
+        (tmp_path / f"{name}_eval_results.json").write_text(json.dumps({"eval": samples}))
+    logs = evaluations_in(tmp_path, ReadOptions())
+    assert {log.model: (log.scorers, log.scalar) for log in logs} == {
+        "a": (("base", None), "base + plus"),
+        **dict.fromkeys("bc", ((None,), "base")),
+    }
+
+
 def test_results_by_step_of_a_harness_are_not_pooled(tmp_path: Path) -> None:
     for step in (1, 2):
         shutil.copy(LOGS / "evalplus" / "samples_eval_results.json", tmp_path / f"step_{step}_eval_results.json")

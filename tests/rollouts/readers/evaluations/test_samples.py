@@ -334,6 +334,9 @@ def test_totals_of_an_evaluation_are_no_counts_of_one_prompt(tmp_path: Path, mon
         shown = {"examples": [{"question": of, "response": "?", "correct": True} for of in "abc"]}
         for document in (totals | shown, {"evals": [{"model": of} | totals | shown for of in "ab"]}):
             refusal(write_rows(tmp_path / "a.json", document), r"counts 4 samples and lists 3 of them in 'examples'")
+    refusal(
+        write_rows(tmp_path / "a.json", {"truncated": True} | shown), "says that it is truncated: the list 'examples'"
+    )
     slices = [{"total": 4 * n, "correct": n, "accuracy": 0.25} for n in range(1, 20)]
     refused("holds 19 pairs of counts and names no prompt", read, tmp_path, {"by_level": slices})
     with pytest.raises(InputError, match="holds 10 pairs of counts and names no prompt"):

@@ -425,6 +425,12 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
         ),
         ([{"n_steps": at, "reward": at} for at in (5, 9, 5, 9, 5)], {}, r"\(reward\) and no column", "add a column"),
         ([{"lr": 0.1, "loss": at} for at in (0.5, 0.25)], {}, r"\(loss\) and no column", "add a column `step`"),
+        (
+            [{"correct_samples": at, "truncation_rate": 0.1} for at in (7, 9)],
+            {},
+            "and no column",
+            "add a column `step`",
+        ),
         ([{"r": 0.5}], {"metric_columns": ["reward=r"]}, r"one row of metrics \(r\) and no step", "a row a step"),
         ([{"lr": 0.1, "seed": at} for at in (1, 2)], {}, "not a log that gradscope knows", "--metric-column"),
     ],
