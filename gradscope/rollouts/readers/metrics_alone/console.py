@@ -101,6 +101,8 @@ _NUMBERS = msgspec.json.Decoder(dict[str, float], strict=False)
 _COLUMN = re.compile(r"[a-z_][\w/@.()%-]*", re.IGNORECASE)
 _OF_EPISODE = re.compile(r"""\b(?:done|terminated)['"]?\s?[:=]\s?(?:true|false)\b""", re.IGNORECASE)
 _OF_INTEREST = re.compile(r"[0-9]|step", re.IGNORECASE)
+_MARKDOWN = re.compile(r"(?<!\*)\*\*(?!\*)|^\s*(?:\*|[0-9]{1,3}\.)\s")
+"""What a completion has that is printed, whose steps are those of a solution: bold text and items of lists."""
 _ENDED = "train_runtime"  # a key of what a trainer prints at its end
 _MARKS = (
     *("'loss':", "'reward':", "'grad_norm':", "'train/", "'rollout/", f"'{_ENDED}':"),
@@ -218,6 +220,8 @@ class PrintedLines:
             self._before = {**_in_dictionary(text[dictionary.start() :]), "step": step}
         else:
             self._before = self._line(location, text)
+            if self._before and _MARKDOWN.search(text) and not any(map(_REWARD_OR_LOSS.search, self._before)):
+                self._before = {}
         if self._before:
             self._has_step = True
             self._before = {**ahead, **self._before} if self._is_ahead else self._before

@@ -252,3 +252,19 @@ def test_a_block_of_metrics_is_a_line(block: str, metrics: dict[str, float], ray
 )
 def test_a_block_without_a_step_or_numbers_stays_as_it_is(text: str) -> None:
     assert [line for _, line in joined(text)] == text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("**Step 1:** Total weekly consumption = 3.5 pounds/duck * 10 ducks = 35 pounds", None),
+        ("* We add the distances from Step 1 and Step 2: 124 km + 372 km = 596 km.", None),
+        ("  3. In step 2, x = 24", None),
+        ("**step 7** reward=0.5, kl=0.1", 7),
+        ("* step 7: loss = 0.5", 7),
+        ("***** step 7: accuracy = 0.5 *****", 7),
+    ],
+)
+def test_the_steps_of_a_solution_that_is_printed_are_none_of_training(line: str, step: int | None) -> None:
+    values = PrintedLines().read("log:1", line)
+    assert (values if values is None else dict(values)["step"]) == step
