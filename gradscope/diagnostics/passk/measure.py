@@ -61,6 +61,7 @@ def read_samples(path: str | Path, *, success_threshold: float | None = None) ->
     return samples_of_run(run, name=file.name, success_threshold=success_threshold)
 
 
+_NOT_READ = "not read"
 _read = partial(read_run, rewards_only=True, measured="completions")
 
 
@@ -201,6 +202,8 @@ def measure_pass_at_k(
         logs.sort(key=lambda log: (log.task, log.model))
         score = partial(_tables_of, ks=ks, threshold=success_threshold, read=read, resampling=resampling)
         tables = tuple(table for log in logs for table in score(log, progress=progress))
+        if all(table.source.recognized == _NOT_READ for table in tables):
+            _read(logs[0].path, replace(read, reader=logs[0].format), progress=progress)  # whose error has a hint
         return results.PassAtKReport(tables=tables, comparison=None, findings=evaluation_findings(tables))
     files = [file for path in paths for file in sample_files(path, progress)]
     runs = [(file.name, _run_of(file, success_threshold, read, progress)) for file in files]
@@ -278,7 +281,7 @@ def _tables_of(
     except InputError as error:
         if read.strict:
             raise
-        source = Source(path=str(log.path), format=log.format or "", recognized="not read", files=(str(log.path),))
+        source = Source(path=str(log.path), format=log.format or "", recognized=_NOT_READ, files=(str(log.path),))
         yield _without_verdicts(error.message.rstrip(".").removeprefix(f"{log.path} "), log, named, None, source=source)
 
 

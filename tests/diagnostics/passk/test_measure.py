@@ -315,3 +315,13 @@ def test_held_out_samples_say_themselves_which_are_correct(tmp_path: Path) -> No
 def test_a_folder_around_the_folder_of_one_evaluation_is_that_evaluation() -> None:
     (table,) = passk.measure_pass_at_k(REPOSITORY / "fixtures/logs/verifiers_eval").tables
     assert (table.num_prompts, table.num_samples, Path(table.source.path).name) == (2, (3, 3), "traces.jsonl")
+
+
+def test_a_folder_of_which_nothing_can_be_read_says_what_to_do(tmp_path: Path) -> None:
+    """As of BFCL's scores."""
+    for name in "ab":
+        rows = [{"accuracy": 0.5, "correct_count": 1, "total_count": 2}, {"id": "q", "valid": False}]
+        (tmp_path / f"{name}_score.json").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    with pytest.raises(InputError, match="is a score file of BFCL") as caught:
+        passk.measure_pass_at_k(tmp_path)
+    assert "a_result.json > rows.jsonl" in str(caught.value.hint)
