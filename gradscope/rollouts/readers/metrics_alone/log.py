@@ -505,10 +505,10 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str 
                 return replace(only, sentences=(*only.sentences, sentence))
         longest = max(list(compress(runs, have)) or runs, key=lambda run: run.num_rows)
         files = {run.first.rpartition(":")[0] for run in runs}
-        beside = f"; side by side: gradscope report {shlex.quote(folder)}*" if len(files) == len(runs) else ""
+        side_by_side = f"; side by side: gradscope report {shlex.quote(folder)}*" if len(files) == len(runs) else ""
         raise InputError(
             f"{path} holds {len(names)} runs: {listed}.",
-            hint=f"Choose one: --metric-run {shlex.quote(longest.name)}{beside}",
+            hint=f"Choose one: --metric-run {shlex.quote(longest.name)}{side_by_side}",
         )
     return runs[0] if wanted is None else names[wanted]
 
