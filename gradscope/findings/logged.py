@@ -232,6 +232,27 @@ def reward_level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
     yield from _outlier(reward)
 
 
+_MEDIUM_CHANGE = 0.5  # of the logged spread of rewards (Cohen 1988)
+
+
+def dip_sentence(courses: Sequence[MetricCourse]) -> str:
+    """That the mean reward fell within a few steps, by a third of its range, and came back; empty where it did not.
+
+    Of 60 courses each of 40 to 400 steps that wander (AR of .5 to .95, random walks) 0 to 5 % do.
+    """
+    reward, spread = course_named(courses, "reward"), course_named(courses, "reward_std")
+    if reward is None or reward.mean.value is None or len(reward.steps) < _LEAST_STEPS:
+        return ""
+    from gradscope.metrics.uncertainty.levels import drop  # behind it lies scipy
+
+    fall = drop(dict(zip(reward.steps, reward.values, strict=True)), share=1 / 3, lasts=False)
+    least = _MEDIUM_CHANGE * ((spread and spread.mean.value) or 0.0)
+    if fall is None or fall.before - fall.after < least:
+        return ""
+    ends = f"from {amount(fall.before)} to {amount(fall.after)} at step {fall.step}, {amount(fall.end)} in the end"
+    return f"The mean reward fell and came back: {ends} (medians of {fall.num_median} steps)."
+
+
 def level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
     """Which other numbers end on another level than they had, or are at one step of another order."""
     from gradscope.metrics.uncertainty.levels import collapse, level_change  # behind it lies scipy
@@ -291,6 +312,17 @@ FALLEN_ADVICE = (
     "Look at what changed before the fall (verifier, data, learning rate, KL), and go back to a checkpoint there."
 )
 SPIKE_ADVICE = "Look at what changed there (learning rate, data, lengths), and at the reward after it."
+
+
+def spike_advice(sentences: Sequence[str]) -> str:
+    """What to do about the first of them; where it is of no single step there is no place to look at."""
+    if sentences[0].endswith("as after clipping."):
+        return "Log the norm before it is clipped: afterwards no step stands out."
+    if "logged as 0 at all" in sentences[0] or "they change nothing" in sentences[0]:
+        return "Log more digits, and look at the learning rate and its schedule: an update of 0 changes nothing."
+    return SPIKE_ADVICE
+
+
 FLAT_ADVICE = (
     "Look at the learning rate, KL, dead groups, truncation, and whether the reward tells good completions from bad."
 )
@@ -435,6 +467,7 @@ def metric_findings(
         clip_sentence(courses),
         *spikes,
         *reward_level_sentences(courses),
+        dip_sentence(courses),
         *([reward] if goes in ADVICE_ON else []),
         *level_sentences(courses),
         reward,

@@ -110,9 +110,12 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
     spikes = spike_sentences(run)
     if (reward := _reward_section(courses, run)) is not None:
         yield reward
-    of_others = ("frac_all_pass", "frac_all_fail", *_SECTIONS)
-    if other_courses := [course for course in courses if course.name not in of_others]:
-        yield _course_section(courses, other_courses, spikes if norm is None else ())
+    apart = ("frac_all_pass", "frac_all_fail", *_SECTIONS)
+    if other_courses := [course for course in courses if course.name not in apart]:
+        names = tuple(course.name for course in other_courses)
+        of_others = spikes if norm is None else tuple(text for text in spikes if text.startswith(names))
+        yield _course_section(courses, other_courses, of_others)
+        spikes = tuple(text for text in spikes if text not in of_others)
     if norm is not None:
         yield _norm_section(norm, run, spikes)
     yield dead_section(courses, run.source)
@@ -131,14 +134,15 @@ def _reward_section(courses: Sequence[MetricCourse], run: Run) -> ReportSection 
             return None
         return ReportSection(name="reward", findings=(lost,), severity="look", next_step=_LOST)
     broken, levels = tuple(findings.broken_sentences([course])), tuple(findings.reward_level_sentences(courses))
-    odd = [*filter(None, (lost, findings.gap_sentence(course.steps))), *broken, *levels]
+    dip = findings.dip_sentence(courses)
+    odd = [*filter(None, (lost, findings.gap_sentence(course.steps), dip)), *broken, *levels]
     sentence = findings.reward_sentence(courses, goes)
     calm: Severity = "fine" if goes == "rises" else "unknown"
     return ReportSection(
         name="reward",
         findings=(*odd, *filter(None, [sentence])) or ("One logged step does not tell.",),
         severity="problem" if broken else "look" if odd or goes in findings.ADVICE_ON else calm,
-        next_step=_LOST if lost else findings.SPIKE_ADVICE if broken else findings.ADVICE_ON.get(goes, ""),
+        next_step=_LOST if lost else findings.SPIKE_ADVICE if broken or dip else findings.ADVICE_ON.get(goes, ""),
         charts=_chart(f"{course.title}, as logged", [course], course.title),
     )
 
@@ -159,7 +163,7 @@ def _course_section(
         question="How do lengths, entropy and KL go?",
         findings=odd or (f"Logged: {titles}.",),
         severity="problem" if broken else "look" if odd else calm,
-        next_step=findings.CLIP_ADVICE if clipped else findings.SPIKE_ADVICE if odd else "",
+        next_step=findings.CLIP_ADVICE if clipped else findings.spike_advice(odd) if odd else "",
         charts=tuple(
             chart for course in other_courses for chart in _chart(f"{course.title}, as logged", [course], course.title)
         ),
@@ -170,20 +174,21 @@ def _course_section(
 
 
 def _norm_section(norm: MetricCourse, run: Run, spikes: Sequence[str]) -> ReportSection:
-    broken = any(not math.isfinite(value) for value in norm.values)
+    broken = tuple(findings.broken_sentences([norm]))
+    odd = (*broken, *spikes)
     largest = f"The largest gradient norm is {norm.at(norm.largest_step):.3g}, at step {norm.largest_step}"
     middle = float(np.median(norm.values))
-    is_ratio = middle > 0 and not (broken or spikes)
+    is_ratio = middle > 0 and not odd
     largest += f", {norm.at(norm.largest_step) / middle:.3g} times the median." if is_ratio else "."
     is_short = len(norm.steps) <= MIN_NEIGHBORS
     largest += " Fewer than nine steps do not tell whether one stands out." * is_short
     return ReportSection(
         name="norm",
         question="Which step stands out?",
-        findings=(*findings.broken_sentences([norm]), *spikes, largest),
-        severity="problem" if broken else "look" if spikes else "unknown" if is_short else "fine",
+        findings=(*odd, largest),
+        severity="problem" if broken else "look" if odd else "unknown" if is_short else "fine",
         meaning="Norm of the step's gradient as the trainer logged it, with most of them before clipping.",
-        next_step=findings.SPIKE_ADVICE if broken or spikes else "" if is_short else "Nothing to do.",
+        next_step=findings.spike_advice(odd) if odd else "" if is_short else "Nothing to do.",
         command=f"gradscope spike {shlex.quote(run.source.path)}",
         charts=_chart("Gradient norm, as logged", [norm], "norm"),
     )

@@ -123,13 +123,16 @@ def jump(values: Mapping[int, float], *, factor: float) -> Jump | None:
     return _largest(steps, numbers, np.log(numbers), _ALMOST + math.log(factor), _SUDDEN) if in_logs else None
 
 
-def drop(values: Mapping[int, float], *, share: float) -> Jump | None:
-    """The largest fall within a few steps by this share of the range, beyond chance, that half lasts to the end."""
+def drop(values: Mapping[int, float], *, share: float, lasts: bool = True) -> Jump | None:
+    """The largest fall within a few steps by this share of the range, beyond chance, that half lasts to the end.
+
+    Where it is not to last, one of which half comes back.
+    """
     course = StepValues.of(values)
     usable = np.isfinite(course.numbers)
     steps, numbers = course.steps[usable], course.numbers[usable]
     fall = _largest(steps, numbers, -numbers, share * float(np.ptp(numbers)), 0.0) if len(steps) else None
-    return fall if fall is not None and 2 * fall.end < fall.before + fall.after else None
+    return fall if fall is not None and (2 * fall.end < fall.before + fall.after) == lasts else None
 
 
 _ALMOST = math.log(5 / 6)  # medians of five steps are off by that much

@@ -150,11 +150,41 @@ def test_a_score_that_falls_while_the_reward_rises_asks_for_a_look() -> None:
     assert (broken.severity, broken.next_step[:12]) == ("problem", "Look at what")
 
 
+@pytest.mark.parametrize(("spread", "back", "is_told"), [(0.3, 0.5, True), (0.9, 0.5, False), (0.3, 0.1, False)])
+def test_a_reward_that_fell_and_came_back_is_told(spread: float, back: float, is_told: bool) -> None:
+    levels = (0.4,) * 16 + (0.1,) * 10 + (back,) * 14
+    reward = tuple(level + 0.01 * (step % 3) for step, level in enumerate(levels))
+    section = sections_of(metrics_alone(reward=reward, reward_std=(spread,) * 40))["reward"]
+    told = "The mean reward fell and came back: from 0.41 to 0.11 at step 17, 0.51 in the end (medians of 5 steps)."
+    assert (told in section.findings) == is_told
+    assert not is_told or (section.severity, section.next_step[:12]) == ("look", "Look at what")
+
+
 @pytest.mark.parametrize("jump", [3, 7, 11])
 def test_without_a_norm_a_kl_that_jumps_is_told(jump: int) -> None:
     kl = tuple(0.01 * (1 + step % 3) * (1000 if step == jump else 1) for step in range(20))
     courses = sections_of(metrics_alone(kl=kl, reward=(0.1, 0.2)))["courses"]
     assert (courses.severity, courses.findings[0].split(":")[0]) == ("look", f"Step {jump + 1} stands out")
+
+
+def test_beside_a_norm_a_kl_that_rises_for_good_is_told_where_it_is_asked_about() -> None:
+    kl = tuple((0.01 if step < 24 else 0.5) * (1 + 0.1 * (step % 3)) for step in range(30))
+    sections = sections_of(metrics_alone(kl=kl, grad_norm=(0.1, 0.12, 0.11) * 10))
+    assert sections["courses"].severity == "look"
+    assert sections["courses"].findings[0].startswith("kl jumps at step 25 from 0.011 to 0.55")
+    assert not any("jumps" in text for text in sections["norm"].findings)
+
+
+@pytest.mark.parametrize(
+    ("courses", "advice"),
+    [
+        ({"grad_norm": (0.5,) + (1.0,) * 20}, "Log the norm before it is clipped"),
+        ({"grad_norm": (0.1, 0.12, 0.11) * 4, "learning_rate": (0.0,) * 12}, "Log more digits"),
+        ({"grad_norm": NORMS}, "Look at what changed there"),
+    ],
+)
+def test_advice_on_a_norm_is_of_what_is_said(courses: dict[str, tuple[float, ...]], advice: str) -> None:
+    assert sections_of(metrics_alone(**courses))["norm"].next_step.startswith(advice)
 
 
 @pytest.mark.parametrize(

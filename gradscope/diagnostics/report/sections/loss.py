@@ -22,7 +22,7 @@ from gradscope.diagnostics.logged.metrics import metric_courses
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
 from gradscope.diagnostics.spike.measure import spike_sentences
 from gradscope.findings.degeneracy import dead_group_advice
-from gradscope.findings.logged import CLIP_ADVICE, SPIKE_ADVICE, clip_sentence
+from gradscope.findings.logged import CLIP_ADVICE, clip_sentence, spike_advice
 from gradscope.findings.rank_parts import kl_findings
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.rank import TokenKl
@@ -137,7 +137,7 @@ def _verdict(counts: Counter[str], spike: Sequence[str], inputs: ReportInputs, c
         advice = "" if isinstance(inputs.degeneracy, Unavailable) else f" {dead_group_advice(inputs.degeneracy)}"
         return severity, f"Steps without a live group cost rollouts and teach nothing.{advice}"
     if spike or clipped:
-        return severity, SPIKE_ADVICE if spike else CLIP_ADVICE
+        return severity, spike_advice(spike) if spike else CLIP_ADVICE
     return severity, "Nothing to do here: judge progress by the reward and by grad_norm, not by the loss."
 
 
