@@ -290,7 +290,8 @@ def _change_meaning(compared: _Compared, p_value: float | None, num_tests: int) 
             f"{compared.name} cannot be compared with the baseline: {compared.change.undefined}. What is not "
             "known does not pass."
         )
-    how = f"paired over {len(compared.paired)} prompts" if len(compared.paired) else "not paired by prompt"
+    number = len(compared.paired)  # whose change may have another sign than that of all groups
+    how = f"on the {number} prompts of both, each counted once" if number else "not paired by prompt"
     if compared.change.interval and compared.after.course and compared.by_steps is compared.change:
         how = f"step by step over {len(compared.after.course)} steps"
     better, change, margin = _better(compared.name), compared.change, compared.margin

@@ -483,7 +483,7 @@ def _report(
         tensors=_tensors_of(tensors),
         engine=inputs.describe_engine(gram.describe(), {}) if gram is not None else {},
     )
-    levels = list(level_changes(courses))
+    levels = [*level_changes(courses), *_flat_courses(run, courses)]
     if stands_out:
         return spike_findings(report, [*_more_steps(courses, report), *levels])
     report = spike_findings(report)

@@ -122,7 +122,7 @@ def test_a_policy_that_wanders_seldom_fails_beside_its_own_recipe(tmp_path: Path
             (verdict,) = check_run(second, settings).verdicts
             failed[drop] += verdict.outcome == "fail"
             assert "by the chance of prompts, samples and steps alone" in verdict.meaning
-            assert "paired over " in verdict.meaning
+            assert "prompts of both, each counted once" in verdict.meaning
     assert failed[0.0] <= 1
     assert failed[0.4] >= 4
 
@@ -170,7 +170,7 @@ def test_a_run_passes_its_own_baseline_and_a_starved_one_fails(log: Path, baseli
     (verdict,) = report.verdicts
     assert report.outcome == "fail"
     assert "was 0.5 in the baseline and is 0.9; the change is +0.4 [" in verdict.meaning
-    assert "paired over 20 prompts" in verdict.meaning
+    assert "on the 20 prompts of both, each counted once; " in verdict.meaning
     assert "gradscope degeneracy" in verdict.next_step
 
 

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy
+from tests.rollouts.readers.lines import write_lines
 
 
 def course(*, jump: int = 7, by: float = 9.0, steps: int = 20) -> dict[int, float]:
@@ -224,6 +226,13 @@ def test_norms_that_were_clipped_and_updates_of_nothing_are_told() -> None:
     assert clipped == "The gradient norm is 1 at 31 of 40 steps, as after clipping."
     ends = {step: {"grad_norm": 1 + 0.1 * (step % 3), "lr": float(1 < step < 40)} for step in norms}
     assert not any(module.spike_sentences(run_of(metrics=ends)))
+
+
+def test_that_norms_were_clipped_is_said_before_that_none_stands_out(tmp_path: Path) -> None:
+    log = write_lines(tmp_path / "log.jsonl", *({"step": n, "grad_norm": min(1.0, 0.1 * n)} for n in range(1, 41)))
+    first, second, *_ = measure_spike(log).findings
+    assert first == "The gradient norm is 1 at 31 of 40 steps, as after clipping."
+    assert second.startswith("No step stands out.")
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "actor/lr", "grad_norm", "actor/grad_norm"])
