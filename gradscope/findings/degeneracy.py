@@ -453,7 +453,7 @@ _FEW = 0.05  # share of dead groups below which nothing is to be won
 _FEW_ROLLOUTS = 4  # of a prompt: with fewer one that passes half the time passes or fails throughout in a quarter
 _HANDFUL = 5  # dead groups below which their kinds say nothing
 _ANOTHER_SHARE = 0.1  # from that of all rollouts: what the trainer logged at steps without
-_MUCH = 0.2  # of the share of dead groups, from its first fifth of steps to its last
+_MUCH = 0.1  # of the share of dead groups, by which it moves from its first fifth of steps to its last
 _Ends = dict[str, tuple[float, float]]
 
 

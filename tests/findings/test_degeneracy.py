@@ -303,7 +303,8 @@ def test_the_length_limit_comes_before_the_prompts(
     [
         (0.2, 1.0, "frac_all_fail", "More groups fail than at first: look at what changed"),
         (0.2, 0.8, "frac_all_pass", "More groups pass than at first: add harder prompts, or drop solved ones."),
-        (0.2, 0.3, "frac_all_fail", ""),
+        (0.2, 0.38, "frac_all_fail", "More groups fail than at first"),
+        (0.2, 0.3, "frac_all_fail", ""),  # which may be chance
         (0.7, 0.1, "frac_all_fail", "Most of them fail throughout"),
     ],
 )
@@ -322,7 +323,7 @@ def test_a_moving_share_is_reported_before_its_mean(first: float, last: float, k
     kinds = (dead, 0.0) if kind == "frac_all_pass" else (0.0, dead)
     report = replace(with_kinds(*kinds), course=replace(course, **{kind: shares}), num_groups=320)
     text = shown(replace(report, prompts=replace(report.prompts, never_groups=320, always_groups=0)))
-    assert ("Their share goes from" in text) == (abs(last - first) > 0.2)
+    assert ("Their share goes from" in text) == (abs(last - first) > 0.15)
     assert sentence in text
 
 
