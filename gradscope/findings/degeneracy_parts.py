@@ -86,7 +86,8 @@ def reward_findings(report: results.DegeneracyReport) -> tuple[str, ...]:
         words.append(
             f"'{row.name}' is {'missing in some' if tied is None else f'tied in {percent(tied)} of'} groups{makes}"
         )
-    sentences = [f"By reward function: {'; '.join(words)}."]
+    undone = " (a negative share undoes what the others make)" * any(" and makes -" in text for text in words)
+    sentences = [f"By reward function: {'; '.join(words)}{undone}."]
     named = [row for row in rows if row.advantage_share.is_defined]
     if named:
         sentences.append(f"Shares of the squared advantage are of {report.advantages_of}.")

@@ -33,6 +33,12 @@ def test_reward_functions_are_ranked_by_what_they_tie() -> None:
     assert alone == f"Alone in telling rollouts of a group apart: '{HOSTILE}' in 3, 'format' in 70 groups."
     raw = tuple(replace(one, advantage_share=NOTHING) for one in REPORT.by_reward)
     assert "makes 18.0 % of the squared reward differences; " in reward_findings(replace(REPORT, by_reward=raw))[0]
+    against = tuple(
+        replace(one, advantage_share=Estimate.exact(share)) for one, share in zip(raw, (-7.0, 8.0), strict=True)
+    )
+    assert reward_findings(replace(REPORT, by_reward=against))[0].endswith(
+        " -700.0 % of the squared advantage (a negative share undoes what the others make)."
+    )
     assert reward_findings(replace(REPORT, by_reward=())) == ()
 
 

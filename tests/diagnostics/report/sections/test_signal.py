@@ -142,7 +142,8 @@ def test_a_function_that_pulls_the_other_way_has_a_negative_share() -> None:
     assert rows["form"][3].value == pytest.approx(-1.0)
     assert section.findings[:2] == (
         "By reward function: 'acc' is tied in 0.0 % of groups and makes 200.0 % of the squared advantage; 'form' is "
-        "tied in 0.0 % of groups and makes -100.0 % of the squared advantage.",
+        "tied in 0.0 % of groups and makes -100.0 % of the squared advantage (a negative share undoes what "
+        "the others make).",
         'Shares of the squared advantage are of the advantages of scale_rewards="none".',
     )
     assert section.tables[1].rows[0][2].value == pytest.approx(-1.0)
