@@ -313,12 +313,15 @@ FALLEN_ADVICE = (
 )
 SPIKE_ADVICE = "Look at what changed there (learning rate, data, lengths), and at the reward after it."
 
+AFTER_CLIPPING, ALL_ZERO, NO_CHANGE = "as after clipping", "is logged as 0 at all", "they change nothing"
+"""How sentences on courses say what is of no single step."""
+
 
 def spike_advice(sentences: Sequence[str]) -> str:
     """What to do about the first of them; where it is of no single step there is no place to look at."""
-    if sentences[0].endswith("as after clipping."):
+    if sentences[0].endswith(f"{AFTER_CLIPPING}."):
         return "Log the norm before it is clipped: afterwards no step stands out."
-    if "logged as 0 at all" in sentences[0] or "they change nothing" in sentences[0]:
+    if ALL_ZERO in sentences[0] or NO_CHANGE in sentences[0]:
         return "Log more digits, and look at the learning rate and its schedule: an update of 0 changes nothing."
     return SPIKE_ADVICE
 

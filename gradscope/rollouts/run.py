@@ -221,6 +221,11 @@ class TrainerSettings(Struct, frozen=True, kw_only=True):
         return self.get(path, self.get(path.rpartition(".")[2], default))
 
     @property
+    def name_precision(self) -> bool:
+        """Whether they say in which precision the trainer computed."""
+        return self.get("bf16") is not None or self.get("fp16") is not None
+
+    @property
     def are_of_rloo(self) -> bool:
         """Whether they are those of TRL's RLOOTrainer. Scripts, too, may have a ``normalize_advantages``."""
         return "reward_clip_range" in self.values and "loss_type" not in self.values

@@ -435,7 +435,7 @@ class Recomputer:
     @property
     def _names_precision(self) -> bool:
         """Whether the arguments, or norms that were met in float32, tell the trainer's precision."""
-        return self._met_exactly or any(self._run.settings.get(name) is not None for name in ("bf16", "fp16"))
+        return self._met_exactly or self._run.settings.name_precision
 
     @property
     def _is_reduced(self) -> bool:

@@ -166,7 +166,7 @@ def _judge_reduced(
 def _without_guess(run: Run, measured: inputs.MeasuredStep) -> inputs.MeasuredStep:
     """A step in float32, where its arguments name no precision and its norm is off in the one that is guessed, too."""
     gram, logged = measured.gram, run.metrics.get(measured.step, {}).get(NORM)
-    is_named = any(run.settings.get(name) is not None for name in ("bf16", "fp16", "trainer"))
+    is_named = run.settings.name_precision or run.settings.get("trainer") is not None
     if gram is None or (trained := gram.trained) is None or logged is None or is_named:
         return measured
     shift = max(WELL_BEYOND * trained.told_within, _HALF_ROUNDING.get(trained.dtype, 0.0))
@@ -295,8 +295,7 @@ def _in_one_precision(
     guessed = [step.step for step in steps if step.told_within is not None]
     met = [step for step in steps if step.verdict_on(NORM) == "match"]
     exact = [step for step in met if step.told_within is None and step.relative_error[NORM] <= EXACTLY]
-    is_named = any(run.settings.get(name) is not None for name in ("bf16", "fp16"))
-    if is_named or not guessed or len(exact) <= len(met) / 2:
+    if run.settings.name_precision or not guessed or len(exact) <= len(met) / 2:
         return list(steps)
     run = replace(run, settings=run.settings.with_values({"bf16": False}))
     measured = inputs.measure_steps(run, guessed, engine, progress, closely=True, norms_alone=True)

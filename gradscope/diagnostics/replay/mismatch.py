@@ -210,7 +210,7 @@ _COEFFICIENTS = {
 """Part of the gradient -> last names of the argument that multiplies it and nothing else."""
 _BY_CHANCE = 1e-3  # chance of all steps but the most telling to agree on a value, up to which it is named
 _TELLING = 0.5  # share of all factors that a step allows, up to which its norm depends on the factor
-_EXACTLY = 1e-4  # spread of a norm; in bfloat16, beyond it, the part is another one than in float32 by some per cent
+_WELL_TOLD = 1e-4  # spread of a norm; in bfloat16, beyond it, the part is another one than in float32 by some per cent
 _NO_PART = 1e-7  # share of the gradient that float32 makes of a part that is zero
 Interval = tuple[float, float]
 
@@ -246,7 +246,7 @@ def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
     g + (s - 1) K, whose norm is a quadratic of s.
     """
     judged = [step for step in steps if step.logged.get(NORM) and step.relative_error.get(NORM) is not None]
-    if not judged or any((step.told_within or 0.0) > _EXACTLY for step in judged):
+    if not judged or any((step.told_within or 0.0) > _WELL_TOLD for step in judged):
         return None
     for part, names in _COEFFICIENTS.items():
         named = ((path, of) for path, of in run.settings.values.items() if path.rpartition(".")[2] in names and of)
@@ -283,7 +283,7 @@ def fit_temperature(
     if not is_one or not all(0 < of[NORM] < math.inf for step in judged for of in (step.logged, step.recomputed)):
         return None
     within = {step.step: GRAD_NORM_TOLERANCE + run.half_unit(step.step, NORM) / step.logged[NORM] for step in judged}
-    if any(step.told_within or within[step.step] > _EXACTLY for step in judged):
+    if any(step.told_within or within[step.step] > _WELL_TOLD for step in judged):
         return None
     off = [math.log(step.recomputed[NORM] / step.logged[NORM]) for step in judged]
     near = max(within.values(), default=0.0)

@@ -20,6 +20,9 @@ from gradscope.diagnostics.logged.metrics import NO_ROLLOUTS, metric_courses
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import (
+    AFTER_CLIPPING,
+    ALL_ZERO,
+    NO_CHANGE,
     clip_sentence,
     jump_sentence,
     late_sentence,
@@ -166,9 +169,9 @@ def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
     steps, rates = run.courses.course(name)
     idle = steps[rates == 0].tolist()
     if 2 < len(idle) == len(rates):
-        yield f"The learning rate is logged as 0 at all {len(rates):,} steps: it is rounded, or they change nothing."
+        yield f"The learning rate {ALL_ZERO} {len(rates):,} steps: it is rounded, or {NO_CHANGE}."
     elif len(idle) > max(2, _FEW_IDLE * len(rates)):
-        yield f"The learning rate is 0 at {len(idle):,} of {len(rates):,} steps ({_spans(idle)}): they change nothing."
+        yield f"The learning rate is 0 at {len(idle):,} of {len(rates):,} steps ({_spans(idle)}): {NO_CHANGE}."
     warm = math.ceil(_WARM_UP * len(rates))
     jumps = warm + 1 + np.flatnonzero((rates[warm + 1 :] > _JUMP * rates[warm:-1]) & (rates[warm:-1] > 0))
     fallen = np.where(_JUMP * rates < np.maximum.accumulate(rates), rates, math.inf)
@@ -187,7 +190,7 @@ def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
     largest = norms.max(initial=0.0)
     number = np.count_nonzero(norms == largest)
     if len(norms) > 2 and not norms.any():
-        yield f"The gradient norm is logged as 0 at all {len(norms):,} steps: it is rounded, or nothing is learned."
+        yield f"The gradient norm {ALL_ZERO} {len(norms):,} steps: it is rounded, or nothing is learned."
     with_share, shares = run.courses.course(_DEAD)
     are_single = np.diff(steps, prepend=0) <= 1  # of several steps TRL logs the last one's norm, and the mean of shares
     idle = [] if run.groups else np.intersect1d(steps[(norms == 0) & are_single], with_share[shares < 1]).tolist()
@@ -196,7 +199,7 @@ def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
         why = "it is rounded, or nothing was learned there (at the last step, where a row averages several)"
         yield f"The gradient norm is logged as 0 {live}: {why}."
     if len(norms) >= MIN_STEPS_OF_LEVELS and largest > 0 and number > len(norms) / 2:
-        yield f"The gradient norm is {largest:.3g} at {number:,} of {len(norms):,} steps, as after clipping."
+        yield f"The gradient norm is {largest:.3g} at {number:,} of {len(norms):,} steps, {AFTER_CLIPPING}."
 
 
 def _spans(steps: Sequence[int]) -> str:

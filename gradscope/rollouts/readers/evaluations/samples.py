@@ -125,8 +125,9 @@ def _read(request: ReadRequest) -> Run:
 
 
 def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run:
-    parts = [part for row in rows for part in prompt_rows(row)]
-    if len(rows) == 1 and request.columns == NO_COLUMNS and all(starmap(_is_nameless_count, parts)):
+    is_bare = len(rows) == 1 and request.columns == NO_COLUMNS
+    if is_bare and all(starmap(_is_nameless_count, prompt_rows(rows[0]))):
+        parts = list(prompt_rows(rows[0]))
         _refuse_totals(request.path, len(list(_without_repeats(parts))), parts)  # rather than make millions of samples
     many = peek(request.path, num_rows=NUM_SEARCHED)  # so many that ids are seen to recur
     num_parts = _NUM_PARTS if len(many) > 1 else 20 * _NUM_PARTS
@@ -186,7 +187,7 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     shapes, identities = facts_in(notes, "shape"), facts_in(notes, "identity")
     is_named = request.columns.num_samples is not None or not _NAMELESS.issuperset(identities)
     if shapes == [COUNTS] and not is_named:
-        _refuse_totals(request.path, len(groups), parts)
+        _refuse_totals(request.path, len(groups), [part for row in rows for part in prompt_rows(row)])
     return assemble_groups(
         request,
         request.source(

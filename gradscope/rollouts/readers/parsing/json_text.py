@@ -86,8 +86,11 @@ def _lengths(cells: Sequence[Any], strange: bytes, plain: bytes, depth: int) -> 
 
 def ids_digest(text: bytes) -> str:
     """The ``digest`` of a list of whole numbers."""
-    spaced = text.replace(b" ", b"").replace(b",", b", ")
-    return hashlib.sha256(b"[" + spaced + b"]").hexdigest()[:16]
+    return _digest_of_spaced(b"".join(text.split()).replace(b",", b", "))
+
+
+def _digest_of_spaced(text: bytes) -> str:
+    return hashlib.sha256(b"[%b]" % text).hexdigest()[:16]
 
 
 def digests_of_ids(texts: Sequence[bytes]) -> list[str]:
@@ -95,8 +98,7 @@ def digests_of_ids(texts: Sequence[bytes]) -> list[str]:
     joined = b"".join(texts)
     are_spaced = joined.count(b",") == joined.count(b", ") == joined.count(b" ")  # as json.dumps writes them
     are_spaced &= not any(space in joined for space in b"\t\n\r")
-    spaced = texts if are_spaced else (b"".join(text.split()).replace(b",", b", ") for text in texts)
-    digests = [hashlib.sha256(b"[%b]" % text).hexdigest()[:16] for text in spaced]
+    digests = list(map(_digest_of_spaced if are_spaced else ids_digest, texts))
     for at in np.flatnonzero(nums_ids(texts) < 0).tolist():  # perhaps with ids below zero
         ids = token_ids(json.loads(texts[at]))
         digests[at] = "" if ids is None else digest(ids)
