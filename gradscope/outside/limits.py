@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.numerals import number_from
@@ -147,10 +147,10 @@ def ending(subject: str) -> Iterator[None]:
 BUFFER = 1 << 18  # bytes: lines of logs are long
 
 
-def open_file(path: Path, buffer: int = BUFFER) -> IO[bytes]:
+def open_file(path: Path, buffer: int = BUFFER) -> io.BufferedReader:
     """A file's bytes; anything but a regular file is refused by :func:`require_regular` before it is opened."""
     require_regular(path)
-    return path.open("rb", buffering=buffer)
+    return cast(io.BufferedReader, path.open("rb", buffering=buffer))
 
 
 def read_limited(path: Path) -> bytes:

@@ -43,7 +43,7 @@ MAX_FLAWED = 1_000_000
 BOM = b"\xef\xbb\xbf"  # the byte-order mark of UTF-8
 
 
-def open_bytes(path: Path, buffer: int = BUFFER) -> IO[bytes]:
+def open_bytes(path: Path, buffer: int = BUFFER) -> io.BufferedReader:
     """A file's bytes, decompressed where its name ends in one of ``COMPRESSED``, up to a limit.
 
     Where a file is cut off they end early, which :func:`raise_if_cut_off` reports.
@@ -80,10 +80,10 @@ def read_bytes(path: Path) -> Generator[bytes, None, None]:
     return (line for line, _ in _sized_lines(path))
 
 
-def _sized_lines(path: Path, buffer: int = BUFFER) -> Iterator[tuple[bytes, int]]:
+def _sized_lines(path: Path) -> Iterator[tuple[bytes, int]]:
     """A file's lines, each with its number of bytes in the file."""
     size = allowed(MAX_ROW) + 1
-    with named_if_unreadable(path), open_bytes(path, buffer) as stream:
+    with named_if_unreadable(path), _open_lines(path) as stream:
         while line := stream.readline(size):
             rest, passed = line, 0
             while len(rest) == size and not rest.endswith(b"\n"):  # the rest of a long line
@@ -91,6 +91,16 @@ def _sized_lines(path: Path, buffer: int = BUFFER) -> Iterator[tuple[bytes, int]
                 passed += len(rest)
             yield line, len(line) + passed
         raise_if_cut_off(stream)
+
+
+@contextmanager
+def _open_lines(path: Path) -> Iterator[io.BufferedReader]:
+    with open_bytes(path) as stream:
+        if b"\n" in stream.peek():  # as of most logs, of which often no more is read than the first rows
+            yield stream
+            return
+    with open_bytes(path, _WHOLE_LINES) as stream:
+        yield stream
 
 
 def document_bytes(path: Path) -> bytes | None:
@@ -137,7 +147,7 @@ def located_rows(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[int, i
     last = end = 0
     packed = path.suffix in COMPRESSED
     try:
-        for number, (line, size) in enumerate(_sized_lines(path, _WHOLE_LINES), start=1):
+        for number, (line, size) in enumerate(_sized_lines(path), start=1):
             start, end = end, end + size
             quarantine.count_read(0 if packed else len(line))
             row = parse_line(line.removeprefix(BOM) if number == 1 else line)

@@ -41,6 +41,7 @@ from gradscope.rollouts.readers.reduction.numbers import (
 )
 
 _AT_ONCE = 1 << 8  # rows that are objects at once, with lists of tokens where a format has some
+NamesOf = Callable[[list[tuple[bytes, ...]]], list[str]]
 _STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # characters that a field of a struct cannot have
 
 
@@ -316,17 +317,20 @@ def _prompt_ids(rows: Sequence[tuple[bytes, ...]]) -> list[str]:
     return [ids[row] if row in ids else parse.prompt_json_id(row[0]) for row in rows]
 
 
-def names_of_runs(
-    columns: Sequence[Sequence[Any]], names_of: Callable[[list[tuple[bytes, ...]]], list[str]]
-) -> list[str]:
-    """Names of rows by the JSON of their cells, made once a run of equal rows, which mostly stand side by side, [R]."""
+def names_of_runs(columns: Sequence[Sequence[Any]], names_of: NamesOf) -> list[str]:
+    """:func:`names_of_cells` of a run of equal rows once, as those of a group mostly stand side by side, [R]."""
     starts = np.flatnonzero(np.logical_or.reduce(list(map(arrays.run_starts, columns))))
-    cells = ([column[start] for start in starts.tolist()] for column in columns)
-    firsts = list(zip(*map(json_text.jsons_of, cells), strict=True))
-    different = list(dict.fromkeys(firsts))
-    names = dict(zip(different, names_of(different), strict=True))
+    names = names_of_cells([[column[start] for start in starts.tolist()] for column in columns], names_of)
     lengths = np.diff(starts, append=len(columns[0])).tolist()
-    return list(chain.from_iterable(map(repeat, map(names.__getitem__, firsts), lengths)))
+    return list(chain.from_iterable(map(repeat, names, lengths)))
+
+
+def names_of_cells(columns: Sequence[Sequence[Any]], names_of: NamesOf) -> list[str]:
+    """Names of rows by the JSON of their cells, [R]; ``names_of`` makes those of different rows."""
+    rows = list(zip(*map(json_text.jsons_of, columns), strict=True))
+    different = list(dict.fromkeys(rows))
+    names = dict(zip(different, names_of(different), strict=True))
+    return list(map(names.__getitem__, rows))
 
 
 def texts_in(names: list[str] | pa.Array, rows: Sequence[int] | None = None) -> list[Any]:

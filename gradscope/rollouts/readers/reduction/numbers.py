@@ -97,9 +97,10 @@ def rewards_of(cells: Sequence[Any]) -> dict[str, Floats]:
 
 def step_numbers(cells: Sequence[Any]) -> Counts:
     """Steps by ``step_number``; -1 where one is none, [R]."""
-    if cells and type(cells[0]) is str and cells.count(cells[0]) == len(cells):  # rows of a step repeat its text
+    are_ints = {int}.issuperset(map(type, cells))
+    if cells and (are_ints or type(cells[0]) is str) and cells.count(cells[0]) == len(cells):  # rows of one step
         return np.full(len(cells), _parsed_step(cells[0]))
-    if {int}.issuperset(map(type, cells)):
+    if are_ints:
         with suppress(OverflowError):
             steps = np.array(cells, dtype=np.int64)
             return np.where((steps < 0) | (steps > parse.LARGEST_STEP), NO_STEP, steps)

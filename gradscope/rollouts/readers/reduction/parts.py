@@ -256,9 +256,11 @@ def grouped(step: Counts, group: list[str] | pa.Array) -> tuple[Counts, Counts]:
         key = np.fromiter(map(codes.setdefault, [group[at] for at in run.tolist()], range(len(run))), np.int64)
     else:
         key = code[run].astype(np.int64)
-    if len(run) and np.any(step[run] != step[0]):
-        key += (key.max() + 1) * np.unique(step[run], return_inverse=True)[1]
     length = np.diff(run, append=len(step))
+    if np.bincount(key).max(initial=0) <= 1:  # as of most logs: each group is one run, and nothing has to be sorted
+        return np.arange(len(step)), length
+    if np.any(step[run] != step[0]):
+        key += (key.max() + 1) * np.unique(step[run], return_inverse=True)[1]
     number, _ = numbered(key)
     order = np.argsort(number, kind="stable")
     size = np.bincount(number, weights=length).astype(np.int64)
@@ -392,7 +394,14 @@ class _Pieces:
             values = np.asarray(part.column(name), dtype=COLUMN_TYPES.get(name, np.float64))
             alike = [entry for entry in grown if entry[0] is buffer]
             has_nan = values.dtype.kind == "f"
-            own = next((grows for _, other, grows in alike if np.array_equal(other, values, equal_nan=has_nan)), None)
+            own = next(
+                (
+                    grows
+                    for _, other, grows in alike
+                    if other is values or np.array_equal(other, values, equal_nan=has_nan)
+                ),
+                None,
+            )
             if own is None:
                 own = bytearray(buffer) if alike else buffer
                 grown.append((buffer, values, own))

@@ -44,6 +44,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     Columns,
     LineColumns,
     line_columns,
+    names_of_cells,
     names_of_runs,
     records_in,
 )
@@ -172,6 +173,9 @@ def _flags(text: bytes, size: int) -> bytes | None:
 NO_REWARDS = COLUMNS | {"input", "output", "gts", "score", "step", "uid", "request_id", "reward"}
 """Columns whose numbers, if they hold any, are not those of a reward function."""
 
+_PROMPT = ("input", "gts")
+"""Columns whose cells together name a prompt."""
+
 Uids = Literal["of outputs", "of groups"] | None
 """What uids name: each output, as ``<group>_<session>_<index>``, or its group; None: rows have none."""
 
@@ -206,7 +210,7 @@ def _rows(uids: Uids, rows: Cells, *, in_full: bool = False) -> Columns:
         lengths, advantages = zip(*(count or NO_COUNT for count in counts), strict=True)
         numbers |= {"num_tokens": np.array(lengths), "advantage": np.array(advantages)}
     samples: list[str | None] | None = None
-    ids = _prompt_ids(rows, range(len(rows))) if uids is None else []
+    ids: list[str] = []
     match uids:
         case "of outputs":
             groups, samples = _cut_uids(texts_of(cells))
@@ -215,10 +219,13 @@ def _rows(uids: Uids, rows: Cells, *, in_full: bool = False) -> Columns:
         case None:
             if cells.count(UNSET) < len(cells):
                 is_odd |= [cell is not UNSET for cell in cells]
-            groups = ids
+            groups = ids = names_of_runs([rows.column(name) for name in _PROMPT], json_text.digests_of)
 
     def prompts(firsts: list[int]) -> list[str]:
-        names = [ids[at] for at in firsts] if ids else _prompt_ids(rows, firsts)
+        if ids:
+            names = [ids[at] for at in firsts]
+        else:
+            names = names_of_cells([rows.selected(name, firsts) for name in _PROMPT], json_text.digests_of)
         return (
             list(map(parse.in_environment, rows.cells("data_source", firsts), names))
             if "data_source" in rows.keys
@@ -243,11 +250,6 @@ def _rows(uids: Uids, rows: Cells, *, in_full: bool = False) -> Columns:
         details=details,
         flaw=partial(rows.flaw_of_advantage, "advantages") if has_tokens else lambda _: None,
     )
-
-
-def _prompt_ids(rows: Cells, chosen: Sequence[int]) -> list[str]:
-    """Of the input with the ground truth."""
-    return names_of_runs([rows.selected(name, chosen) for name in ("input", "gts")], json_text.digests_of)
 
 
 def _cut_uids(uids: Sequence[str]) -> tuple[list[str], list[str | None]]:
