@@ -270,10 +270,8 @@ def _part(manifest: _Manifest, table: pa.Table, number_of: Mapping[str, int], *,
     """A part with row numbers of the merged log."""
 
     def strings(name: str) -> pa.Array:
-        return table[name].combine_chunks().cast(pa.binary())
-
-    def texts(name: str) -> list[str]:
-        return [value.decode("utf-8", "surrogatepass") for value in strings(name).to_pylist()]
+        values = table[name].combine_chunks().cast(pa.binary())  # which may hold what no text does
+        return pa.Array.from_buffers(pa.string(), len(table), values.buffers())
 
     first_row = to_numpy(table["place"])
     numbers = np.array([number_of[file.path] for file in manifest.row_files], dtype=np.int64)
@@ -289,9 +287,9 @@ def _part(manifest: _Manifest, table: pa.Table, number_of: Mapping[str, int], *,
     return Part(
         first_row=first_row,
         step=to_numpy(table["step"]),
-        group=pa.Array.from_buffers(pa.string(), len(table), strings("group").buffers()),
-        prompt=texts("prompt"),
-        texts=(texts("text") if "text" in table.column_names else [""] * len(table)) if with_texts else (),
+        group=strings("group"),
+        prompt=strings("prompt"),
+        texts=(to_texts(strings("text")) if "text" in table.column_names else [""] * len(table)) if with_texts else (),
         size=to_numpy(lists["reward"].value_lengths()).astype(np.int64),
         columns=columns,
         policies=manifest.policies,

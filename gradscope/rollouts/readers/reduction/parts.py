@@ -28,6 +28,7 @@ from gradscope.rollouts.arrays import (
     to_indices,
     to_numpy,
     to_strings,
+    to_texts,
 )
 from gradscope.rollouts.groups import (
     UNKNOWN,
@@ -56,7 +57,7 @@ class Part(Struct, frozen=True, kw_only=True):
     first_row: Counts  # the number of each group's first row within the log, [j]
     step: Counts  # [j]
     group: pa.Array  # names within the step, strings, [j]
-    prompt: Sequence[str]  # ids of their prompts, [j]
+    prompt: pa.Array  # ids of their prompts, strings, [j]
     texts: Sequence[str] = ()  # their texts, [j]; empty where they are not stored
     size: Counts  # rollouts, [j]
     columns: Mapping[str, NDArray[Any]]
@@ -80,15 +81,15 @@ def unknown(column: str, length: int) -> NDArray[Any]:
 def part_of_rows(
     step: Counts, group: list[str] | pa.Array, columns: Mapping[str, NDArray[Any]], numbers_in_log: Counts
 ) -> tuple[Part, Counts]:
-    """The groups of rows [R], still without prompts, and the indices of their rows, group after group, [n]."""
+    """The groups of rows [R], of prompts named as they, and the indices of their rows, group after group, [n]."""
     order, size = grouped(step, group)
     first = order[starts_of(size)]
     made: dict[int, NDArray[Any]] = {}  # a reward function that equals the reward stays one array
     part = Part(
         first_row=numbers_in_log[first],
         step=step[first],
-        group=_names_of_rows(group, first),
-        prompt=(),
+        group=(names := _names_of_rows(group, first)),
+        prompt=names,
         size=size,
         columns={name: made.setdefault(id(values), values[order]) for name, values in columns.items()},
     )
@@ -136,7 +137,8 @@ def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[
     assert part is not None
     first = chosen[order[starts_of(part.size)]].tolist()
     texts = columns.texts(first) if with_texts and columns.texts is not None else [""] * len(first) * with_texts
-    part = replace(part, prompt=columns.prompt_ids(first), texts=texts, policies=columns.policies)
+    prompt = part.group if columns.prompts is None else to_strings(columns.prompts(first))
+    part = replace(part, prompt=prompt, texts=texts, policies=columns.policies)
     return part, at[row[chosen[order]]], is_odd
 
 
@@ -159,7 +161,7 @@ def part_of_records(
     step = np.array([record.step for record in rows], dtype=np.int64)
     group = to_strings([record.group for record in rows])
     row_numbers = np.array([number for number, _ in records], dtype=np.int64)
-    prompts, texts = [record.prompt_id for record in rows], [record.prompt for record in rows]
+    prompt, texts = to_strings([record.prompt_id for record in rows]), [record.prompt for record in rows]
     if usual is not None and at is not None:
         group_of_row = np.repeat(np.arange(len(usual.size)), usual.size)
         step = np.concatenate([step, usual.step[group_of_row]])
@@ -173,7 +175,7 @@ def part_of_records(
             of_usual += np.where(of_usual == UNKNOWN, 0, len(policies))
             policies += usual.policies
         row_numbers = np.concatenate([row_numbers, at])
-        prompts += [usual.prompt[group] for group in group_of_row.tolist()]
+        prompt = pa.concat_arrays([prompt, usual.prompt.cast(prompt.type).take(to_indices(group_of_row))])
         texts += [usual.texts[group] for group in group_of_row.tolist()] if with_texts else []
     order = np.argsort(row_numbers, kind="stable")
     part, rows_of_part = part_of_rows(
@@ -182,11 +184,11 @@ def part_of_records(
         {name: values[order] for name, values in columns.items()},
         row_numbers[order],
     )
-    first = order[rows_of_part[starts_of(part.size)]].tolist()
+    first = order[rows_of_part[starts_of(part.size)]]
     return replace(
         part,
-        prompt=[prompts[row] for row in first],
-        texts=[texts[row] for row in first] if with_texts else (),
+        prompt=prompt.take(to_indices(first)),
+        texts=[texts[row] for row in first.tolist()] if with_texts else (),
         policies=policies if any(policies) else (),
     )
 
@@ -216,7 +218,7 @@ def part_of_table(table: RewardTable) -> Part:
         first_row=np.asarray(table.first_row),
         step=table.step,
         group=table.names,
-        prompt=table.prompts_of_groups(),
+        prompt=to_strings(table.prompts_of_groups()),
         texts=table.texts_of_groups(),
         size=table.size,
         columns=table.columns,
@@ -275,16 +277,6 @@ def numbered(values: Counts) -> tuple[Counts, Counts]:
     return rank[code], np.sort(first)
 
 
-def _renumbered(codes: Counts, num_codes: int) -> tuple[Counts, Counts]:
-    """:func:`numbered` for values below ``num_codes``, without sorting."""
-    first = np.full(num_codes, len(codes))
-    first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several of a number the first is written last
-    order = np.argsort(first)[: np.count_nonzero(first < len(codes))]
-    rank = np.empty(num_codes, dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    return rank[codes], first[order]
-
-
 def starts_of(size: Counts) -> Counts:
     """The start of each range where ranges of these sizes follow one another."""
     return np.asarray(np.cumsum(size) - size, dtype=np.int64)
@@ -307,10 +299,10 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
     pieces = _Pieces()
     for part in parts:
         pieces.add(part)
-    step, size, first_row, prompt_codes = pieces.numbers()
+    step, size, first_row = pieces.numbers()
     if not len(step):
         return RewardTable.of_groups(())
-    groups = pieces.groups()
+    groups, prompts = pieces.groups.array(), pieces.prompts.array()
     order, num_parts = _by_group(step, first_row, groups, np.concatenate(pieces.starts))
     trim_heap()
     is_in_order = bool(np.all(order[1:] > order[:-1]))
@@ -320,19 +312,22 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
         first = order[starts_of(num_parts)]
         size = np.add.reduceat(size[order], starts_of(num_parts))
         del order, num_parts
-        groups = groups.take(to_indices(first))
-    prompt, first_of_prompt = _renumbered(prompt_codes[first], len(pieces.prompts))
-    at = np.arange(len(step))[first][first_of_prompt].tolist() if pieces.texts else []
-    ids = list(pieces.prompts)
+        groups, prompts = (names.take(to_indices(first)) for names in (groups, prompts))
+    prompts = prompts.dictionary_encode()
+    prompt = to_numpy(prompts.indices).astype(np.int64)
+    prompt_texts: tuple[str, ...] | None = None
+    if any(pieces.texts):
+        first_of_prompt = np.unique(prompt, return_index=True)[1]
+        prompt_texts = tuple(pieces.texts[piece] for piece in np.arange(len(step))[first][first_of_prompt].tolist())
     columns = pieces.columns(rows)
     return RewardTable.of_columns(
         columns,
         step=step[first],
         names=groups,
         prompt=prompt,
-        prompts=tuple(ids[code] for code in prompt_codes[first][first_of_prompt].tolist()),
+        prompts=tuple(to_texts(prompts.dictionary)),
         size=size,
-        prompt_texts=tuple(pieces.texts[index] for index in at) if any(pieces.texts) else None,
+        prompt_texts=prompt_texts,
         first_row=first_row[first],
         policies=_renumber_policies(columns, list(pieces.policies)) if "policy" in columns else (),
     )
@@ -348,6 +343,25 @@ def _renumber_policies(columns: dict[str, NDArray[Any]], names: Sequence[str]) -
     return tuple(names[number + 1] for number in named)  # the first name is that of no policy
 
 
+class _Strings:
+    """Strings in buffers that grow."""
+
+    def __init__(self) -> None:
+        self._letters, self._ends = bytearray(), bytearray(8)
+
+    def add(self, strings: pa.Array) -> None:
+        """Add an array."""
+        offsets = byte_offsets(strings).astype(np.int64)
+        self._ends += (offsets[1:] - offsets[0] + len(self._letters)).tobytes()
+        self._letters += memoryview(strings.buffers()[2] or b"")[offsets[0] : offsets[-1]]
+
+    def array(self) -> pa.Array:
+        """All of them; the buffers are handed over, so that what is reordered is in memory once."""
+        ends, letters = pa.py_buffer(self._ends), pa.py_buffer(self._letters)
+        self._letters, self._ends = bytearray(), bytearray(8)
+        return pa.LargeStringArray.from_buffers(len(ends) // np.dtype(np.int64).itemsize - 1, ends, letters)
+
+
 class _Pieces:
     """The groups of parts, one after another.
 
@@ -355,12 +369,11 @@ class _Pieces:
     """
 
     def __init__(self) -> None:
-        self.prompts: dict[str, int] = defaultdict(count().__next__)  # ids and their codes
+        self.groups, self.prompts = _Strings(), _Strings()  # names
         self.policies: dict[str, int] = defaultdict(count().__next__, {"": UNKNOWN})  # names and their codes
         self.texts: list[str] = []  # of the prompts
         self.starts = [np.zeros(0, dtype=np.int64)]  # of stretches of groups without a repeated one
-        self._of_groups = tuple(bytearray() for _ in range(4))
-        self._letters, self._ends = bytearray(), bytearray(8)
+        self._of_groups = tuple(bytearray() for _ in range(3))
         self._columns: dict[str, bytearray] = {}
         self._num_rows = 0
 
@@ -368,12 +381,10 @@ class _Pieces:
         """Add the groups of a part."""
         num_groups = len(self._of_groups[0]) // np.dtype(np.int64).itemsize
         self.starts.append(num_groups + np.arange(len(part.step) if part.may_repeat else 1))
-        prompt = np.fromiter(map(self.prompts.__getitem__, part.prompt), np.int64, len(part.prompt))
-        for buffer, values in zip(self._of_groups, (part.step, part.size, part.first_row, prompt), strict=True):
+        self.groups.add(part.group)
+        self.prompts.add(part.prompt)
+        for buffer, values in zip(self._of_groups, (part.step, part.size, part.first_row), strict=True):
             buffer += np.asarray(values, dtype=np.int64).tobytes()
-        offsets = byte_offsets(part.group).astype(np.int64)
-        self._ends += (offsets[1:] - offsets[0] + len(self._letters)).tobytes()
-        self._letters += memoryview(part.group.buffers()[2] or b"")[offsets[0] : offsets[-1]]
         self.texts += part.texts
         if part.policies:
             numbers = np.array([self.policies[name] for name in (*part.policies, "")])
@@ -409,16 +420,10 @@ class _Pieces:
         for _, values, buffer in grown:
             buffer += values.tobytes()
 
-    def numbers(self) -> tuple[Counts, Counts, Counts, Counts]:
-        """Steps, sizes, first rows and codes of prompts, [P] each."""
-        step, size, first_row, prompt = (np.frombuffer(buffer, dtype=np.int64) for buffer in self._of_groups)
-        return step, size, first_row, prompt
-
-    def groups(self) -> pa.Array:
-        """Names of groups, [P]; the buffers are handed over, so that what is reordered is in memory once."""
-        ends, letters = pa.py_buffer(self._ends), pa.py_buffer(self._letters)
-        self._ends, self._letters = bytearray(), bytearray()
-        return pa.LargeStringArray.from_buffers(len(ends) // np.dtype(np.int64).itemsize - 1, ends, letters)
+    def numbers(self) -> tuple[Counts, Counts, Counts]:
+        """Steps, sizes and first rows, [P] each."""
+        step, size, first_row = (np.frombuffer(buffer, dtype=np.int64) for buffer in self._of_groups)
+        return step, size, first_row
 
     def columns(self, rows: Counts | None) -> dict[str, NDArray[Any]]:
         """The numbers of rollouts, of some rows, or of all without a copy; columns of one buffer are one array, [N]."""

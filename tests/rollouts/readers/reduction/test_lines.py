@@ -60,7 +60,7 @@ def test_usual_lines_are_groups_with_their_prompts_and_where_they_lie(tmp_path: 
         ["a", "b"],
         [3, 1],
     )
-    assert (scan.part.prompt, scan.part.first_row.tolist()) == (["a/0", "a/2"], [0, 2])
+    assert (scan.part.prompt.to_pylist(), scan.part.first_row.tolist()) == (["a/0", "a/2"], [0, 2])
     assert (scan.file, scan.num_rows, scan.end, scan.odd, scan.at) == (3, 4, 4 * len(LINE), [], None)
     size = len(LINE)
     assert [(span.step, span.start, span.end, span.line) for span in scan.spans or ()] == [

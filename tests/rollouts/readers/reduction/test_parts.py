@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gradscope.rollouts.arrays import to_strings
 from gradscope.rollouts.groups import RewardTable
 from gradscope.rollouts.readers.parsing.cells import Tokens
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
@@ -69,7 +70,7 @@ def test_rows_become_groups_in_the_order_of_their_first_rows() -> None:
 def test_records_become_groups_with_all_of_their_columns() -> None:
     records = [record(reward=None), record(group="b", format=0.5, seconds=2.0, length=3), record()]
     part = part_of_records(list(zip([4, 5, 9], records, strict=True)))
-    assert (part.first_row.tolist(), part.prompt) == ([4, 5], ["p", "p"])
+    assert (part.first_row.tolist(), part.prompt.to_pylist()) == ([4, 5], ["p", "p"])
     assert part.size.tolist() == [2, 1]
     np.testing.assert_array_equal(part.columns["reward"], [math.nan, 1.0, 1.0])
     np.testing.assert_array_equal(part.columns["reward/format"], [math.nan, math.nan, 0.5])
@@ -82,11 +83,11 @@ def test_records_stand_where_they_were_between_usual_rows() -> None:
     usual, rows = part_of_rows(
         np.array([1, 1, 1]), pa.array(["a", "b", "a"]), {"reward": np.array([0.0, 1.0, 2.0])}, np.array([0, 2, 4])
     )
-    usual = replace(usual, prompt=["p", "q"])
+    usual = replace(usual, prompt=to_strings(["p", "q"]))
     odd = [(1, record(reward=0.5, prompt="late")), (3, record(group="c", reward=None, prompt="r"))]
     part = part_of_records(odd, usual, np.array([0, 2, 4])[rows])
     assert part.first_row.tolist() == [0, 2, 3]
-    assert (part.group.to_pylist(), part.prompt) == (["a", "b", "c"], ["p", "q", "r"])
+    assert (part.group.to_pylist(), part.prompt.to_pylist()) == (["a", "b", "c"], ["p", "q", "r"])
     np.testing.assert_array_equal(part.columns["reward"], [0.0, 0.5, 2.0, 1.0, math.nan])
     np.testing.assert_array_equal(part.columns["reward/reward"], [math.nan, 0.5, math.nan, math.nan, math.nan])
 
@@ -170,7 +171,7 @@ def test_any_cut_of_the_log_equals_the_row_reader(records: list[Record], cuts: l
 def test_a_part_may_lack_a_column_that_another_has() -> None:
     rewards = np.array([0.0, 1.0])
     plain, _ = part_of_rows(np.array([1, 1]), pa.array(["a", "a"]), {"reward": rewards}, np.array([5, 6]))
-    plain = replace(plain, prompt=["p"])
+    plain = replace(plain, prompt=to_strings(["p"]))
     odd = part_of_records([(0, record(reward=0.5, prompt="q", length=2, seconds=1.0))])
     for parts in ([odd, plain], [plain, odd]):
         table = merge_parts(parts)
@@ -187,7 +188,7 @@ def test_columns_part_where_the_row_reader_tells_them_apart(format_reward: float
     columns = {"reward": rewards, "reward/reward": rewards, "reward/format": rewards}
     plain, _ = part_of_rows(np.array([1, 1]), pa.array(["a", "a"]), columns, np.array([0, 1]))
     odd = part_of_records([(2, record(format=format_reward))])
-    table = merge_parts([replace(plain, prompt=["p"]), odd])
+    table = merge_parts([replace(plain, prompt=to_strings(["p"])), odd])
     assert table.rewards["reward"] is table.reward
     assert (table.rewards["format"] is table.reward) == (format_reward == 1.0)
     assert table.reward.tolist() == [0.0, 1.0, 1.0]
