@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from itertools import compress, islice, repeat
@@ -255,13 +255,17 @@ def _rows(uids: Uids, rows: Cells, *, in_full: bool = False) -> Columns:
 def _cut_uids(uids: Sequence[str]) -> tuple[list[str], list[str | None]]:
     """The groups and the sessions that uids of outputs name; "" and None where one is none, [R] each."""
     parts = list(zip(*map(str.rsplit, uids, repeat("_"), repeat(2)), strict=False))
-    if len(parts) == 3 and all(map(_DIGITS.fullmatch, {*parts[1], *parts[2]})) and "\n" not in "".join(parts[0]):
+    if len(parts) == 3 and _are_digits({*parts[1], *parts[2]}) and "\n" not in "".join(parts[0]):
         return list(parts[0]), list(parts[1])
     matches = list(map(_UID.fullmatch, uids))
     return [match["group"] if match else "" for match in matches], [match and match["session"] for match in matches]
 
 
-_DIGITS = re.compile("[0-9]+")
+def _are_digits(texts: Set[str]) -> bool:
+    digits = "".join(texts)
+    return digits.isascii() and digits.isdigit() and "" not in texts
+
+
 _UID = re.compile(r"(?P<group>.+)_(?P<session>[0-9]+)_(?P<index>[0-9]+)")
 _NUM_PEEKED = 1000  # rows that tell what uids name
 _WELL_KNOWN = 20
