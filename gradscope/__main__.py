@@ -80,8 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say_error(error.message, error.hint)
         return 2
     except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        _say_error(f"{error.strerror or error}{where}", _HINTS.get(error.errno or 0, _ANY_OTHER))
+        location = f" ({error.filename})" if error.filename else ""
+        _say_error(f"{error.strerror or error}{location}", _HINTS.get(error.errno or 0, _ANY_OTHER))
         return 2
     except Exception as error:
         return _say_bug(error)
@@ -247,7 +247,7 @@ def fitting_hint(hint: str, arguments: Sequence[str], options: Mapping[str, froz
     available = options[running].union(*(options.get(name, frozenset()) for name in _NAMED.findall(hint)))
     elsewhere: dict[str, list[str]] = {}
     for option in dict.fromkeys(_OPTION.findall(hint)):
-        owner = next((name for name, own in options.items() if option in own), None)
+        owner = next((name for name, names in options.items() if option in names), None)
         if owner is not None and option not in available:
             elsewhere.setdefault(owner, []).append(option)
     for owner, foreign in elsewhere.items():

@@ -35,9 +35,9 @@ _MAX_ROWS = 12  # rows of a table that no section of the page shows: a cell of a
 def line_of(result: object) -> str:
     """The type, its sources, and the first sentence of the answer."""
     first, *rest = (source.path for source in spec_of(result).sources(result))
-    more = f" and {len(rest)} more" if rest else ""
+    rest_in_words = f" and {len(rest)} more" if rest else ""
     sentence = _SENTENCE.split(_answer(result))[0].rstrip(".")
-    return plain(f"<{type(result).__name__} of {first}{more}: {sentence}", limit=_WIDTH) + ">"
+    return plain(f"<{type(result).__name__} of {first}{rest_in_words}: {sentence}", limit=_WIDTH) + ">"
 
 
 def html_of(result: object) -> str:
@@ -58,9 +58,9 @@ def figure_of(result: object, figure: str | None) -> Figure:
     drawn = draw_figures(result)
     wanted = next(iter(drawn), None) if figure is None else figure
     if wanted not in drawn:
-        asked = "no figure" if figure is None else f"no figure {figure!r}"
+        lacking = "no figure" if figure is None else f"no figure {figure!r}"
         hint = f"There are: {', '.join(drawn)}." if drawn else "to_arrow() has its numbers."
-        raise UsageError(f"This {type(result).__name__} has {asked}.", hint=hint)
+        raise UsageError(f"This {type(result).__name__} has {lacking}.", hint=hint)
     return drawn[wanted]
 
 
@@ -98,10 +98,10 @@ def _table(name: str, records: list[Any]) -> tuple[ReportTable, ...]:
     rows = [_cells(record) for record in islice(records, _MAX_ROWS)]
     titles = list(dict.fromkeys(title for row in rows for title in row))
     numbers = {title for title in titles for row in rows if isinstance(row.get(title), int | float | Estimate)}
-    of = f"The first {_MAX_ROWS} of {len(records)} rows" if len(records) > _MAX_ROWS else "All rows"
+    caption = f"The first {_MAX_ROWS} of {len(records)} rows" if len(records) > _MAX_ROWS else "All rows"
     heads: list[tuple[str, ColumnStyle]] = [(title, "norm" if title in numbers else "text") for title in titles]
     return table_of_cells(
-        f"{of} of to_pandas({name!r}).", heads, (tuple(row.get(title) for title in titles) for row in rows)
+        f"{caption} of to_pandas({name!r}).", heads, (tuple(row.get(title) for title in titles) for row in rows)
     )
 
 

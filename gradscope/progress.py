@@ -32,10 +32,10 @@ def part(progress: ProgressCallback, done: int, total: int, label: str) -> Progr
     """
     furthest = 0.0
 
-    def report(inner: float, of: int, unit: str) -> None:
+    def report(inner: float, num_units: int, unit: str) -> None:
         nonlocal furthest
-        furthest = max(furthest, min(_NEARLY, inner / of if of else 0.0))
-        progress(done + furthest, total, f"{label}: {inner:.0f} of {of} {unit}")
+        furthest = max(furthest, min(_NEARLY, inner / num_units if num_units else 0.0))
+        progress(done + furthest, total, f"{label}: {inner:.0f} of {num_units} {unit}")
 
     return report
 

@@ -100,15 +100,15 @@ def steps_beside(steps: Sequence[int], absent: int) -> str:
 Item = TypeVar("Item")
 
 
-def evenly(items: Sequence[Item], most: int) -> Sequence[Item]:
+def evenly(items: Sequence[Item], limit: int) -> Sequence[Item]:
     """At most so many of some items, evenly spaced, the first and the last among these.
 
     >>> evenly("abcde", 3), evenly("ab", 3)
     (['a', 'c', 'e'], 'ab')
     """
-    if len(items) <= most:
+    if len(items) <= limit:
         return items
-    return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
+    return [items[round(index * (len(items) - 1) / (limit - 1))] for index in range(limit)]
 
 
 def non_finite_word(value: float) -> str:
@@ -197,15 +197,17 @@ def names_apart(names: Sequence[str], paths: Sequence[str]) -> list[str]:
     ['first.jsonl/gpt', 'second.jsonl/gpt']
     """
     parts = [PurePath(path).parts for name, path in zip(names, paths, strict=True) if names.count(name) > 1]
-    start, end = num_shared(parts), num_shared([of[::-1] for of in parts])
-    own = [PurePath(path).parts for path in paths]
-    rests = ["/".join(of[start : len(of) - end]) or path for of, path in zip(own, paths, strict=True)]
+    start, end = num_shared(parts), num_shared([parts_of[::-1] for parts_of in parts])
+    split = [PurePath(path).parts for path in paths]
+    rests = [
+        "/".join(parts_of[start : len(parts_of) - end]) or path for parts_of, path in zip(split, paths, strict=True)
+    ]
     return [
-        name if names.count(name) == 1 else rest if name == of[-1] else f"{rest}/{name}"
-        for name, rest, of in zip(names, rests, own, strict=True)
+        name if names.count(name) == 1 else rest if name == parts_of[-1] else f"{rest}/{name}"
+        for name, rest, parts_of in zip(names, rests, split, strict=True)
     ]
 
 
 def num_shared(lists: Iterable[Sequence[str]]) -> int:
     """How many elements all begin with."""
-    return sum(takewhile(bool, (len(set(of)) == 1 for of in zip(*lists, strict=False))))
+    return sum(takewhile(bool, (len(set(elements)) == 1 for elements in zip(*lists, strict=False))))

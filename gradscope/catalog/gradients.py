@@ -134,9 +134,13 @@ _DEFINITIONS = (
 
 SPARSITY_METRICS: dict[str, Metric] = {
     f"{family}.{name}": rank_metric(
-        title=f"{title} of {word}", formula=f"{formula}, x {of}", meaning=meaning, moved_by=_UNEVEN_PARTS, source=source
+        title=f"{title} of {word}",
+        formula=f"{formula}, x {unit}",
+        meaning=meaning,
+        moved_by=_UNEVEN_PARTS,
+        source=source,
     )
-    for family, word, of in (("token_sparsity", "tokens", _TOKENS), ("weight_sparsity", "entries", _ENTRIES))
+    for family, word, unit in (("token_sparsity", "tokens", _TOKENS), ("weight_sparsity", "entries", _ENTRIES))
     for name, title, formula, meaning, source in _DEFINITIONS
 }
 

@@ -116,8 +116,8 @@ class _Command(PlainSwitches, TyperCommand):
     def _every_option(self, ctx: Any) -> RenderableType:
         panels: dict[str, list[Any]] = {}
         for parameter in self.get_params(ctx):
-            own = "Arguments" if parameter.param_type_name == "argument" else "Options"
-            panels.setdefault(parameter.rich_help_panel or own, []).append(parameter)
+            panel = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            panels.setdefault(parameter.rich_help_panel or panel, []).append(parameter)
         from gradscope.diagnostics.inputs.names import NAMES
 
         names_of: Mapping[str, Any] = {
@@ -228,16 +228,16 @@ def _made(name: str) -> Any:
     module = import_module(f"gradscope.cli.commands.{name}")
     function: Callable[..., None] = getattr(module, name)
     words = getattr(module, "SUMMARY", inspect.getdoc(function) or "").split("\n\n")
-    alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    first, *more = (" ".join(paragraph.split()) for paragraph in words)
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    first, *paragraphs = (" ".join(paragraph.split()) for paragraph in words)
     shown = examples_in(module.EXAMPLES).replace("[", r"\[")
-    alone.command(
+    app.command(
         name,
         cls=page_of(function, module.EXAMPLES, module.COMMON),
-        help="\n\n".join([first, f"[bold]Examples[/bold]\n{shown}", *more]),
+        help="\n\n".join([first, f"[bold]Examples[/bold]\n{shown}", *paragraphs]),
         context_settings={"help_option_names": HELP_NAMES},
     )(function)
-    return typer.main.get_command(alone)
+    return typer.main.get_command(app)
 
 
 class _OnDemand(Mapping[str, Any]):

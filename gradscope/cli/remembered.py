@@ -136,8 +136,8 @@ def _with_remembered(run: str, read: ReadOptions, offered: Sequence[str], quiet:
             continue
         for name in used:
             record, field = _FLAGS[name]
-            own = {field: entry.options[name]}
-            read = replace(read, **(own if record is ReadOptions else {"columns": replace(read.columns, **own)}))
+            option = {field: entry.options[name]}
+            read = replace(read, **(option if record is ReadOptions else {"columns": replace(read.columns, **option)}))
         if entry.owner is not None:
             say(f"warning: {entry.file} is of user {entry.owner}, and is used for {run}: {entry.spelled(used)}")
         elif not quiet:

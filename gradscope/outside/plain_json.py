@@ -66,8 +66,8 @@ def parse_json(text: bytes | str) -> Any:
 def _has_brackets(text: AnyStr, *brackets: AnyStr) -> bool:
     """Whether one of two brackets occurs often enough to be nested too deep; counting all takes as long as decoding."""
     for bracket in brackets:
-        at, left = -1, MAX_DEPTH // 2
-        while left and (at := text.find(bracket, at + 1)) >= 0:
+        position, left = -1, MAX_DEPTH // 2
+        while left and (position := text.find(bracket, position + 1)) >= 0:
             left -= 1
         if not left:
             return True

@@ -33,27 +33,27 @@ def require_bounded(data: bytes) -> None:
     """Refuse, by a ValueError, a pickle that declares more than it holds, or has an unknown operation."""
     import pickletools  # 10 ms that no other log needs
 
-    at, stream = 0, io.BytesIO(data)
-    while at < len(data):
-        run = _FIXED.match(data, at)
+    position, stream = 0, io.BytesIO(data)
+    while position < len(data):
+        run = _FIXED.match(data, position)
         if run is not None:
-            at = run.end()
-            if data[at - 1 : at] == _END and at == len(data):
+            position = run.end()
+            if data[position - 1 : position] == _END and position == len(data):
                 return
             continue
-        code, index = data[at : at + 1], 0
+        code, index = data[position : position + 1], 0
         if code in (_TEXT, _PUT):  # of these there are so many that a look by hand pays
-            length, at = int.from_bytes(data[at + 1 : at + 5], "little"), at + 5
-            index, at = (length, at) if code == _PUT else (0, at + length)
+            length, position = int.from_bytes(data[position + 1 : position + 5], "little"), position + 5
+            index, position = (length, position) if code == _PUT else (0, position + length)
         else:
-            stream.seek(at)
+            stream.seek(position)
             operation, argument, _ = next(pickletools.genops(stream))
             if operation.name in _EXTENSIONS:  # names of a registry, which would come as they are
                 raise ValueError(f"{operation.name} is no operation of a pickle that holds plain data")
-            index, at = int(argument or 0) if operation.name == "PUT" else 0, stream.tell()
+            index, position = int(argument or 0) if operation.name == "PUT" else 0, stream.tell()
         if index > len(data):
             raise ValueError(f"place {index} of the memo is beyond the pickle")
-    if at > len(data):
+    if position > len(data):
         raise ValueError("an argument is longer than what is left of the pickle")
 
 

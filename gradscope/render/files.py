@@ -101,9 +101,9 @@ def arrow_of(result: object, table: str | None = None) -> pyarrow.Table:
     tables = tidy_tables(result)
     wanted = next(iter(tables), None) if table is None else table
     if wanted not in tables:
-        asked = "no table" if table is None else f"no table {table!r}"
+        lacking = "no table" if table is None else f"no table {table!r}"
         hint = f"There are: {', '.join(tables)}." if tables else None
-        raise UsageError(f"This {type(result).__name__} has {asked} with rows.", hint=hint)
+        raise UsageError(f"This {type(result).__name__} has {lacking} with rows.", hint=hint)
     rows = tables[wanted]
     columns = dict.fromkeys(column for row in rows for column in row)
     estimates = {column.removesuffix("_undefined") for column in columns if column.endswith("_undefined")}
@@ -165,5 +165,5 @@ def write_spectra(report: RankReport, folder: Path) -> None:
         parts = (f"{label.step:05d}", label.advantage, f"G{label.group_size}", subject, samples)
         arrays["/".join(filter(None, parts))] = np.asarray(spectrum.singular_values)
     if arrays:
-        about = {"rows": report.rows, "values": "singular values, descending"}
-        atomic_write(folder / "rank_spectra.safetensors", repeatable(save(arrays, metadata=about)))
+        metadata = {"rows": report.rows, "values": "singular values, descending"}
+        atomic_write(folder / "rank_spectra.safetensors", repeatable(save(arrays, metadata=metadata)))

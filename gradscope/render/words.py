@@ -123,14 +123,14 @@ def format_number(value: float, style: Style) -> str:
 
 
 def format_estimate(
-    estimate: Estimate, notes: Footnotes, style: Style, *, interval: bool = True, alone: str = ""
+    estimate: Estimate, notes: Footnotes, style: Style, *, interval: bool = True, interval_note: str = ""
 ) -> str:
     """``0.412 [0.33, 0.49]``, or the dash that points to a footnote; ``alone`` says why it has no interval."""
     if estimate.value is None:
         return f"{UNDEFINED}{notes.number(estimate.undefined or 'undefined')}"
     text = format_number(estimate.value, style)
     if not interval or estimate.interval is None:
-        return f"{text}{notes.number(f'no interval: {alone}')}" if interval and alone else text
+        return f"{text}{notes.number(f'no interval: {interval_note}')}" if interval and interval_note else text
     low, high = estimate.interval
     if (
         style in {"share", "gap"} and high - low >= 0.05 and max(-low, high) < 100

@@ -61,8 +61,8 @@ class LazyRows(Sequence[Row]):
 
     def __getitem__(self, index: int | slice) -> Row | list[Row]:
         if isinstance(index, int):
-            at = range(len(self))[index]
-            return self[at : at + 1][0]
+            rows = range(len(self))[index]
+            return self[rows : rows + 1][0]
         values = [column[index].tolist() for column in self._columns.values()]
         return [dict(zip(self._columns, row, strict=True)) for row in zip(*values, strict=True)]
 
@@ -222,11 +222,11 @@ def render_json(document: Mapping[str, Any]) -> str:
         return {key: marked(item) for key, item in value.items()} if isinstance(value, dict) else value
 
     # nobody reads a million rows with one value a line; json's own indent would make its encoder fifty times slower
-    plain = marked(document)
+    shortened = marked(document)
     try:
-        text = msgspec.json.format(encode(plain), indent=2)
+        text = msgspec.json.format(encode(shortened), indent=2)
     except msgspec.DecodeError:  # half a surrogate pair, which json lets through
-        text = json.dumps(plain, indent=2, allow_nan=False)
+        text = json.dumps(shortened, indent=2, allow_nan=False)
     for number, rows in enumerate(tables):
         text = text.replace(f'"{mark}{number}"', f"[\n{rows}\n    ]")
     return text + "\n"

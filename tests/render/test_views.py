@@ -8,8 +8,8 @@ from gradscope.render.terminal.layout import draw
 from gradscope.render.views.rank import merge_same, short_tensor
 from gradscope.render.views.view import (
     Column,
-    Course,
     Selection,
+    Sparkline,
     View,
     Word,
     entry,
@@ -46,10 +46,10 @@ def test_titles_name_facts_and_nothing_else_of_a_log_is_filled_in() -> None:
 def test_a_cell_reads_by_its_value() -> None:
     columns = (
         Column("word", lambda one: Word("abcdefgh", note="twice"), limit=6),
-        Column("course", lambda one: Course((0.0, 1.0), width=2)),
+        Column("course", lambda one: Sparkline((0.0, 1.0), width=2)),
         Column("absent", lambda one: None, "share"),
         Column("number", "number", "rank"),
-        Column("estimate", "estimate", lambda one: "gap", alone=lambda one: one.why),
+        Column("estimate", "estimate", lambda one: "gap", interval_note=lambda one: one.why),
         Column("short", "estimate", "share"),
         Column("entry", entry("map", "there"), "count"),
         Column("none", entry("map", "absent"), "count"),
@@ -140,7 +140,7 @@ def test_a_course_is_a_chart_and_a_single_step_is_none() -> None:
 def test_a_view_is_plain_data_for_a_page() -> None:
     columns = (
         Column("step {step},\nadvan-\ntage", lambda one: Word(one.name, "fine", "never said")),
-        Column("course", lambda one: Course((0.0, 1.0))),
+        Column("course", lambda one: Sparkline((0.0, 1.0))),
         Column("share", "share", "share"),
     )
     view = View("records", columns, lambda all: Selection(all[:1], {"step": 3}, ("1 more",)), ("said elsewhere",))

@@ -227,12 +227,14 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
     return decorate
 
 
-def with_parameters(more: Iterable[inspect.Parameter], *, panels: tuple[str, ...]) -> Callable[[Command], Command]:
+def with_parameters(settings: Iterable[inspect.Parameter], *, panels: tuple[str, ...]) -> Callable[[Command], Command]:
     """Give a command that takes ``**settings`` a parameter for each of them; the help's panels have this order."""
 
     def decorate(command: Command) -> Command:
-        own = [param for param in inspect.signature(command).parameters.values() if param.kind is not param.VAR_KEYWORD]
-        shown = [*more, *own]
+        parameters = [
+            param for param in inspect.signature(command).parameters.values() if param.kind is not param.VAR_KEYWORD
+        ]
+        shown = [*settings, *parameters]
         _with_signature(command, shown)
         hints, options = get_type_hints(command, include_extras=True), options_of(command)
         shown.sort(key=lambda param: panels.index(options[param.name].panel))

@@ -132,8 +132,8 @@ def check(
 
     settings = gate.settings()
     named, update = settings.baseline, gate.update_baseline
-    alone = one_writer(Path(named)) if update and named and process_index() == 0 else nullcontext()
-    with alone, delivery(replace(out, as_json=out.as_json or form == "json"), judges=True) as result:
+    lock = one_writer(Path(named)) if update and named and process_index() == 0 else nullcontext()
+    with lock, delivery(replace(out, as_json=out.as_json or form == "json"), judges=True) as result:
         with result.progress() as progress:
             report = check_run(
                 run,

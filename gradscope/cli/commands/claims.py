@@ -60,14 +60,14 @@ def claims(
     from gradscope.diagnostics.claims.registry import CLAIMS
 
     steps, held_out = options.parse_steps(asked.step), options.parse_files("--samples", asked.samples)
-    more = read_claims(claims_file) if claims_file else ()
+    own_claims = read_claims(claims_file) if claims_file else ()
     with delivery(out) as result:
         with result.progress() as progress:
             report = measure_claims(
                 run,
                 steps=steps,
                 gradients=asked.gradients,
-                claims=(*CLAIMS, *more),
+                claims=(*CLAIMS, *own_claims),
                 options=ClaimOptions(
                     samples=held_out, success_threshold=asked.success_threshold, advantage=advantage or ADVANTAGE
                 ),

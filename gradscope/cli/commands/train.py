@@ -131,20 +131,20 @@ def train(
     }
     if config is not None and not varied["advantages"]:
         _check_code(base["advantage"])
-    how = {"resume": resume, "force": force, "quiet": quiet}
+    run_options = {"resume": resume, "force": force, "quiet": quiet}
     is_grid = bool(seeds) or any(len(values) > 1 for values in varied.values())
     _check_one_or_many(settings["seed"], seeds, None if is_grid else jobs)
     if is_grid:
         grid = TrainConfig.from_json(base | typed)
-        _train_grid(grid, varied, jobs, **how)
+        _train_grid(grid, varied, jobs, **run_options)
         if not quiet:
             show_next(["compare", grid.output])
         return
     single = {name.removesuffix("s"): values[0] for name, values in varied.items() if values}
-    how["quiet"] = quiet or process_index() > 0
+    run_options["quiet"] = quiet or process_index() > 0
     chosen = TrainConfig.from_json(base | typed | single)
-    folder = _train(chosen, **how)
-    if not how["quiet"]:
+    folder = _train(chosen, **run_options)
+    if not run_options["quiet"]:
         _say_done(folder, chosen)
         _show_answer(folder, chosen)
 

@@ -154,14 +154,14 @@ def of_same_run(context: typer.Context, command: str) -> list[str]:
     other = context.find_root().command.commands[command]  # type: ignore[attr-defined]
     shared = {word for param in other.params for word in param.opts}
     has_value = {word: not getattr(param, "is_flag", True) for param in context.command.params for word in param.opts}
-    again: list[str] = []
+    shared_words: list[str] = []
     words = iter(typed_again(context.meta["typed"]))
     for word in words:
         name, equals, _ = word.partition("=")
         words_of_option = [word, *([next(words, "")] if has_value.get(name) and not equals else [])]
         if not word.startswith("-") or name in shared:
-            again += words_of_option
-    return [command, *again]
+            shared_words += words_of_option
+    return [command, *shared_words]
 
 
 def show_next(*commands: Sequence[str], apart: bool = True) -> None:
@@ -211,13 +211,13 @@ def progress_bar(*, quiet: bool) -> Iterator[ProgressCallback]:
 
 def _lines() -> ProgressCallback:
     last_line = begun = time.monotonic()
-    of, first, wait, began_moving = 0, 0.0, FIRST_AFTER, False
+    last_total, first, wait, began_moving = 0, 0.0, FIRST_AFTER, False
 
     def report(done: float, total: int, label: str) -> None:
-        nonlocal last_line, begun, of, first, wait, began_moving
+        nonlocal last_line, begun, last_total, first, wait, began_moving
         now = time.monotonic()
-        if total != of or done < first:  # another piece of work
-            begun, of, first, began_moving = now, total, done, False
+        if total != last_total or done < first:  # another piece of work
+            begun, last_total, first, began_moving = now, total, done, False
         left = (total - done) * (now - begun) / (done - first) if first < done < total else None
         starts = left is not None and not began_moving
         due = LINE_EVERY if left is None or starts else wait

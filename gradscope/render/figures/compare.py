@@ -45,7 +45,7 @@ def draw_comparison(comparison: Comparison) -> dict[str, Figure]:
 def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str, titles: Mapping[str, str]) -> Figure:
     shown = cells[:_MAX_CURVES]
     names = [style.name_of(_label(cell)) for cell in shown]
-    more, (first, *_) = len(cells) - len(shown), titles
+    num_more, (first, *_) = len(cells) - len(shown), titles
     last = {curve.cell: curve.mean[-1] for curve in comparison.curves if curve.metric == first}
     highest, *rest = sorted(shown, key=lambda cell: -last[cell.name])
     ends = (f"{last[cell.name]:.2f} {style.name_of(_label(cell), limit=16)}" for cell in (highest, *rest[-1:]))
@@ -53,7 +53,7 @@ def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str
         f"{titles[first].capitalize()} at the end: {', '.join(ends)}",
         (f"{style.name_of(settings, limit=60)}. " if settings else "")
         + (_OVER_SEEDS if any(len(cell.seeds) > 1 for cell in shown) else "Mean of each twentieth of a run")
-        + (f"; {more} more cells in the tables" if more else ""),
+        + (f"; {num_more} more cells in the tables" if num_more else ""),
         height=0.6 + 2.4 * len(titles),
         right=style.label_room(names),
         panels=style.Panels(heights=[1] * len(titles), gap=0.14),
@@ -81,7 +81,7 @@ def _forest(comparison: Comparison) -> Figure:
     """A panel a metric with an axis of its own, for metrics are in several units."""
     shown = {name: [pair for pair in comparison.pairs if pair.metric == name] for name in comparison.metrics}
     rows = min(_MAX_PAIRS, max(len(pairs) for pairs in shown.values()))
-    more = max(len(pairs) for pairs in shown.values()) - rows
+    num_more = max(len(pairs) for pairs in shown.values()) - rows
     tested = [pair for pairs in shown.values() for pair in pairs]
     lines = {_line(pair, comparison) for pair in tested}
     subject = f"{lines.pop()}, " if len(lines) == 1 else "Second minus first, "
@@ -92,14 +92,11 @@ def _forest(comparison: Comparison) -> Figure:
     figure, panels = style.new_figure(
         f"Decided: {sum(pair.verdict in ('decides', 'differ') for pair in tested)} of {len(tested)} differences",
         f"{subject}with Student's 95 % interval over seeds, or that within two runs; filled: decided by sign flips, or "
-        "beyond chance, corrected for all" + (f"; {more} more pairs in the tables" if more else ""),
+        "beyond chance, corrected for all" + (f"; {num_more} more pairs in the tables" if num_more else ""),
         height=height,
         right=style.label_room([label for of_metric in labels.values() for label in of_metric]),
         panels=style.Panels(
-            heights=[1] * len(shown),
-            gap=_GAP / (rows * _ROW),
-            titles=list(map(metric_title, shown)),
-            share_x=False,
+            heights=[1] * len(shown), gap=_GAP / (rows * _ROW), titles=list(map(metric_title, shown)), share_x=False
         ),
     )
     for axes, (name, pairs) in zip(panels, shown.items(), strict=True):

@@ -47,13 +47,13 @@ def _over_steps(report: DegeneracyReport) -> Figure:
     axes.set_ylim(0, 1)
     axes.set_ylabel("share of groups")
     axes.set_xlabel("step" if all(row.step == row.last_step for row in steps) else "first step of each window")
-    style.tick_steps(axes, [row.step for row in steps], most=12)
+    style.tick_steps(axes, [row.step for row in steps], max_ticks=12)
     kinds = (
         ("all fail", style.SLATE, style.SLATE, [row.frac_all_fail for row in steps]),
         ("all pass", style.PALE, style.BLUE, [row.frac_all_pass for row in steps]),
         ("tied", style.FAINT, style.MUTED, [row.frac_tied for row in steps]),
     )
-    layers = [(name, [of.value or 0.0 for of in shares], color, text) for name, color, text, shares in kinds]
+    layers = [(name, [share.value or 0.0 for share in shares], color, text) for name, color, text, shares in kinds]
     of_all = ("no gradient", [row.frac_reward_zero_std.value or 0.0 for row in steps], style.PALE, style.BLUE)
     layers = [layer for layer in layers if any(layer[1])] or [of_all]  # metrics alone do not have the kinds
     labels = style.draw_stack(axes, [row.step for row in steps], layers)
@@ -75,13 +75,11 @@ def _by_group_size(report: DegeneracyReport) -> Figure:
     title = "Groups without a gradient, by group size"
     if defined := [row for row in rows if row.degeneracy.value is not None]:
         ends = [
-            f"{percent(of.degeneracy.value or 0.0)} of groups of {of.group_size}" for of in (defined[0], defined[-1])
+            f"{percent(row.degeneracy.value or 0.0)} of groups of {row.group_size}" for row in (defined[0], defined[-1])
         ]
         title = f"{', '.join(dict.fromkeys(ends))} give no gradient"
     figure, (axes,) = style.new_figure(
-        title,
-        f"{metric('degeneracy').formula}, with 95 % intervals\n{_prediction(report.pass_rate_origin)}",
-        right=1.4,
+        title, f"{metric('degeneracy').formula}, with 95 % intervals\n{_prediction(report.pass_rate_origin)}", right=1.4
     )
     axes.set_xscale("log", base=2)
     axes.set_ylim(0, 1)

@@ -42,23 +42,23 @@ def draw_replay(report: ReplayReport) -> dict[str, Figure]:
     below.yaxis.set_minor_locator(NullLocator())
     style.label_lines(below, [(report.tolerance, f"tolerance {report.tolerance:g}", style.ORANGE)])
     below.set_xlabel("step")
-    style.tick_steps(below, [step.step for step in report.steps], most=12)
+    style.tick_steps(below, [step.step for step in report.steps], max_ticks=12)
     return {"replay": figure}
 
 
 def _norms(axes: Axes, report: ReplayReport) -> None:
     logged = [(step.step, step.logged["grad_norm"]) for step in report.steps if "grad_norm" in step.logged]
-    again = [(step.step, step.recomputed["grad_norm"]) for step in report.steps if "grad_norm" in step.recomputed]
+    recomputed = [(step.step, step.recomputed["grad_norm"]) for step in report.steps if "grad_norm" in step.recomputed]
     drawn = [(step, value if math.isfinite(value) else math.nan) for step, value in logged]
     axes.plot(
         *zip(*drawn, strict=True), color=style.MUTED, linewidth=1.0, marker="o", markersize=7, markerfacecolor="white"
     )
     finite = [value for _, value in logged if math.isfinite(value)]
     labels = [(finite[-1], "logged", style.MUTED)] if finite else []
-    if again:
-        axes.plot(*zip(*again, strict=True), color=style.BLUE, linestyle="", marker="o", markersize=3.6)
-        labels.append((again[-1][1], "recomputed", style.BLUE))
-    top = 1.12 * max(finite + [value for _, value in again], default=0.0) or 1.0
+    if recomputed:
+        axes.plot(*zip(*recomputed, strict=True), color=style.BLUE, linestyle="", marker="o", markersize=3.6)
+        labels.append((recomputed[-1][1], "recomputed", style.BLUE))
+    top = 1.12 * max(finite + [value for _, value in recomputed], default=0.0) or 1.0
     axes.set_ylim(0, top)
     broken = [step for step, value in logged if not math.isfinite(value)]
     if broken:
@@ -95,7 +95,7 @@ def draw_spike(report: SpikeReport) -> dict[str, Figure]:
         labels.append((report.course[report.step], f"step {report.step}", style.RED))
     above.set_ylabel(name)
     above.set_xlabel("step")
-    style.tick_steps(above, steps, most=12)
+    style.tick_steps(above, steps, max_ticks=12)
     style.label_lines(above, labels, gap=0.12)
     for panel in below:
         counts = [0, *(removal.num_removed for removal in report.removals)]
@@ -104,6 +104,6 @@ def draw_spike(report: SpikeReport) -> dict[str, Figure]:
         panel.set_ylim(0, 1.12 * max(norms))
         panel.set_xlabel(f"rollouts left out, of {len(report.rollouts)}")
         panel.set_ylabel("grad_norm")
-        style.tick_steps(panel, counts, most=12)
+        style.tick_steps(panel, counts, max_ticks=12)
         style.label_lines(panel, [(norms[-1], "what is left", style.ORANGE)])
     return {"spike": figure}

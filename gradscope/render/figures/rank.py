@@ -37,9 +37,11 @@ def _curve(report: RankReport) -> Figure:
     names, points = next((panel for panel in panels if "logged" in panel[0]), panels[0])
     last = max(point.step for point in report.curve)
     at_last = _at_last(panels, last)
-    both = len(at_last) > 1
+    is_wide = len(at_last) > 1
     left_out = (
-        f"; {len(panels) - len(at_last)} more advantages in the tables" if both and len(at_last) < len(panels) else ""
+        f"; {len(panels) - len(at_last)} more advantages in the tables"
+        if is_wide and len(at_last) < len(panels)
+        else ""
     )
     centered = "centered" if report.spectra and report.spectra[0].label.centered else "not centered"
     title = f"advantage {', '.join(map(style.name_of, names))}"
@@ -47,15 +49,15 @@ def _curve(report: RankReport) -> Figure:
         _finding(points),
         f"effective rank = {metric('effective_rank').formula}, rows {centered}\n"
         f"mean over live groups with 95 % interval; dotted: the ceiling, G; thin: scores without advantages{left_out}",
-        width=7.6 if both else 5.4,
-        height=max(4.2, 1.5 + 0.26 * len(at_last)) if both else 4.2,
+        width=7.6 if is_wide else 5.4,
+        height=max(4.2, 1.5 + 0.26 * len(at_last)) if is_wide else 4.2,
         right=0.75,
-        panels=style.Panels(columns=1 + both, share_x=False, titles=(title[:48], f"every advantage at step {last}")),
+        panels=style.Panels(columns=1 + is_wide, share_x=False, titles=(title[:48], f"every advantage at step {last}")),
     )
     sizes = sorted({point.group_size for point in points})
     _panel(axes[0], points, sizes, sorted({point.step for point in points}))
     axes[0].set_xlabel("step")
-    if both:
+    if is_wide:
         box = axes[0].get_position()
         axes[0].set_position((box.x0, box.y0, 0.34, box.height))
         axes[1].set_position((0.685, box.y0, 0.295, box.height))
@@ -97,7 +99,7 @@ def _at_last(
 
 def _panel(axes: Axes, points: Sequence[RankCurvePoint], sizes: Sequence[int], steps: Sequence[int]) -> None:
     style.powers_of_two(axes, "y", max(sizes))
-    style.tick_steps(axes, steps, most=6)
+    style.tick_steps(axes, steps, max_ticks=6)
     margin = 0.05 * (steps[-1] - steps[0]) or 0.5
     axes.set_xlim(steps[0] - margin, steps[-1] + margin)
     labels = []
@@ -107,8 +109,10 @@ def _panel(axes: Axes, points: Sequence[RankCurvePoint], sizes: Sequence[int], s
         label = style.draw_course(axes, f"G = {size}", ranks, color=color, linestyle=line, marker=marker)
         if not label:
             continue
-        alone = {p.step: p.nulls["unweighted"].effective_rank.value for p in points if p.group_size == size and p.nulls}
-        axes.plot(list(alone), [rank or 0.0 for rank in alone.values()], color=color, linewidth=0.8, alpha=0.8)
+        scores = {
+            p.step: p.nulls["unweighted"].effective_rank.value for p in points if p.group_size == size and p.nulls
+        }
+        axes.plot(list(scores), [rank or 0.0 for rank in scores.values()], color=color, linewidth=0.8, alpha=0.8)
         labels += label
     style.label_lines(axes, labels, gap=0.06)
 
@@ -215,16 +219,16 @@ def _cosines(updates: Sequence[FormulationUpdate]) -> dict[str, Figure]:
     defined.sort(key=lambda pair: -pair[1])
     if not defined:
         return {}
-    none = [
+    absent = [
         style.name_of(update.advantage, limit=18)
         for update in compared
         if not reference.cosines[update.advantage].is_defined
     ]
-    alike, against = (sum(test) for test in zip(*((value >= _ALIKE, value < 0) for _, value in defined), strict=True))
+    same, opposed = (sum(test) for test in zip(*((value >= _ALIKE, value < 0) for _, value in defined), strict=True))
     name = style.name_of(reference.advantage, limit=18)
-    missing, pull = f"; undefined: {', '.join(none)}" if none else "", "pulls" if against == 1 else "pull"
+    missing, pull = (f"; undefined: {', '.join(absent)}" if absent else "", "pulls" if opposed == 1 else "pull")
     figure, (axes,) = style.new_figure(
-        f"{alike} of {len(defined)} formulations give the {name} update, {against} {pull} against it",
+        f"{same} of {len(defined)} formulations give the {name} update, {opposed} {pull} against it",
         f"cosine with the update of {name} from the same rollouts of step {reference.step} = "
         f"{metric('update_cosine').formula}, K the Gram matrix of the score vectors; the same: {_ALIKE:g} or "
         f"more{missing}",
@@ -243,10 +247,10 @@ def _shares(shares: Sequence[GroupShare]) -> Figure:
     """The groups that give most, each bar cut at its rollouts, the largest of them named."""
     ordered = sorted(shares, key=lambda share: -abs(share.projection_share.value or 0.0))
     shown = [share for share in ordered if share.projection_share.value][:_MAX_GROUPS]
-    most = 100 * (ordered[0].projection_share.value or 0.0)
+    largest = 100 * (ordered[0].projection_share.value or 0.0)
     dead = sum(not share.projection_share.value for share in shares)
     figure, (axes,) = style.new_figure(
-        f"One of {len(shares)} groups makes {most:.0f} % of the gradient of step {shares[0].step}",
+        f"One of {len(shares)} groups makes {largest:.0f} % of the gradient of step {shares[0].step}",
         f"{metric('projection_share').formula}: a group's part, cut at its rollouts; all parts add up to 1\n"
         f"{len(shown)} of {len(shares)} groups shown, {dead} have none; orange pulls against "
         "the rest",
@@ -264,7 +268,7 @@ def _shares(shares: Sequence[GroupShare]) -> Figure:
         rate = "" if share.pass_rate is None else f", mean reward {share.pass_rate:.2f}"
         text = f"{share.projection_share.value:+.2f}{rate}\nrollout {top}: {share.rollouts[top]:+.2f}"
         axes.text(1.015, row, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=style.INK)
-    ends = [sum(part for part in share.rollouts if (part > 0) is up) for share in shown for up in (False, True)]
+    ends = [sum(part for part in share.rollouts if (part > 0) is sign) for share in shown for sign in (False, True)]
     axes.axvline(0.0, color=style.MUTED, linewidth=0.8)
     axes.set_xlim(min(0.0, *ends) * 1.05, max(0.0, *ends) * 1.05)
     style.list_rows(axes, [style.name_of(share.group_id, limit=12) for share in shown])
@@ -277,18 +281,18 @@ _LINES = ("zero", "below 1 %", "Hoyer", "Gini")
 
 def draw_sparsity(report: RankReport) -> dict[str, Figure]:
     """Four definitions over steps; none where fewer than two steps have a gradient under the logged advantage."""
-    names, none = ("zero_rows", "small_rows", "hoyer", "gini"), Estimate.undefined_because("not measured")
+    names, absent = ("zero_rows", "small_rows", "hoyer", "gini"), Estimate.undefined_because("not measured")
     panels = {
-        "rollouts": [(step.step, [step.sparsity.get(name, none).value for name in names]) for step in report.steps]
+        "rollouts": [(step.step, [step.sparsity.get(name, absent).value for name in names]) for step in report.steps]
     }
     if report.sparsity:
         tokens = report.sparsity[0].parts == "tokens"
-        course = panels["tokens" if tokens else "entries of dL/dW, mean over weights"] = []
-        for at in sorted({row.step for row in report.sparsity}):  # tokens have one row a step
-            of_step = [row for row in report.sparsity if row.step == at]
+        points = panels["tokens" if tokens else "entries of dL/dW, mean over weights"] = []
+        for step in sorted({row.step for row in report.sparsity}):  # tokens have one row a step
+            of_step = [row for row in report.sparsity if row.step == step]
             table = [[e.value for e in (row.zero, row.small, row.hoyer, row.gini)] for row in of_step]
-            course.append((at, [mean_of_defined(column) for column in zip(*table, strict=True)]))
-    panels = {name: course for name, course in panels.items() if len(course) > 1}
+            points.append((step, [mean_of_defined(column) for column in zip(*table, strict=True)]))
+    panels = {name: points for name, points in panels.items() if len(points) > 1}
     if not panels:
         return {}
     parts, (*_, (step, (zero, *_))) = next(iter(panels.items()))
@@ -304,12 +308,12 @@ def draw_sparsity(report: RankReport) -> dict[str, Figure]:
         right=style.label_room(_LINES),
         panels=style.Panels(columns=len(panels), titles=tuple(panels), share_y=True),
     )
-    for panel, course in zip(axes, panels.values(), strict=True):
+    for panel, points in zip(axes, panels.values(), strict=True):
         panel.set_ylim(-0.02, 1.02)
         panel.set_xlabel("step")
-        style.tick_steps(panel, [step for step, _ in course], most=6)
+        style.tick_steps(panel, [step for step, _ in points], max_ticks=6)
         labels = style.draw_lines(
-            panel, {name: [(step, values[index]) for step, values in course] for index, name in enumerate(_LINES)}
+            panel, {name: [(step, values[index]) for step, values in points] for index, name in enumerate(_LINES)}
         )
         if panel is axes[-1]:
             style.label_lines(panel, labels, gap=0.08)

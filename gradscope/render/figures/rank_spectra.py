@@ -388,7 +388,7 @@ def _curve(since: Sequence[results.WeightUpdate]) -> Figure:
     shares.set_ylim(-0.02, 1.02)
     style.label_lines(shares, labels, gap=0.08)
     for panel in (ranks, shares):
-        style.tick_steps(panel, times, most=6)
+        style.tick_steps(panel, times, max_ticks=6)
         panel.set_xlabel("updates t")
     return figure
 
@@ -414,7 +414,10 @@ def _trajectory(trajectories: Sequence[results.UpdateTrajectory]) -> Figure:
                 panel.plot([value], [row], color=style.BLUE, marker="o" if trajectory.tensor else "D", linestyle="")
         panel.set_xlim(0, 1.02)
         panel.set_xlabel("share")
-    names = ["all together" if one.tensor is None else style.name_of(short_tensor(one.tensor)) for one in shown]
+    names = [
+        "all together" if spectrum.tensor is None else style.name_of(short_tensor(spectrum.tensor))
+        for spectrum in shown
+    ]
     style.list_rows(axes[0], [""] * len(shown), right=True)
     style.list_rows(axes[1], names, right=True)
     return figure

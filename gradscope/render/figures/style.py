@@ -171,11 +171,11 @@ def draw_course(
     return [(values[-1], name, color)]
 
 
-def draw_lines(axes: Axes, courses: Mapping[str, Iterable[tuple[float, float | None]]]) -> list[tuple[float, str, str]]:
+def draw_lines(axes: Axes, series: Mapping[str, Iterable[tuple[float, float | None]]]) -> list[tuple[float, str, str]]:
     """Draws courses, each in a style of its own and without what is undefined; their labels."""
     labels = []
-    for (name, course), (color, line, marker) in zip(courses.items(), SERIES, strict=True):
-        points = [(at, value) for at, value in course if value is not None]
+    for (name, pairs), (color, line, marker) in zip(series.items(), SERIES, strict=True):
+        points = [(step, value) for step, value in pairs if value is not None]
         if points:
             axes.plot(*zip(*points, strict=True), color=color, linestyle=line, marker=marker)
             labels.append((points[-1][1], name, color))
@@ -242,10 +242,10 @@ def halo() -> list[AbstractPathEffect]:
     return [patheffects.Stroke(linewidth=3.0, foreground="white"), patheffects.Normal()]
 
 
-def tick_steps(axes: Axes, steps: Sequence[int], *, most: int) -> None:
+def tick_steps(axes: Axes, steps: Sequence[int], *, max_ticks: int) -> None:
     """Puts ticks at the steps themselves where at most so many fit, else at round numbers."""
-    few = len(steps) <= most
-    axes.xaxis.set_major_locator(FixedLocator(list(steps)) if few else MaxNLocator(integer=True, nbins=most))
+    few = len(steps) <= max_ticks
+    axes.xaxis.set_major_locator(FixedLocator(list(steps)) if few else MaxNLocator(integer=True, nbins=max_ticks))
 
 
 def tick_at(axis: Axis, values: Sequence[float]) -> None:

@@ -65,13 +65,13 @@ def widened(values: Sequence[float]) -> tuple[float, float]:
     return (low, high) if high - low >= _MIN_SPAN else (low - 0.5, high + 0.5)
 
 
-def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
+def ticks(low: float, high: float, *, max_ticks: int = 5) -> list[float]:
     """At most so many multiples of 1, 2, 2.5 or 5 times a power of ten between two ends, ascending, of 12 digits each.
 
     >>> ticks(0.0, 1.0), ticks(1.0, 60.0)
     ([0.0, 0.25, 0.5, 0.75, 1.0], [20.0, 40.0, 60.0])
     """
-    rough = high / max(most - 1, 1) - low / max(most - 1, 1)
+    rough = high / max(max_ticks - 1, 1) - low / max(max_ticks - 1, 1)
     if rough > _MAX_STEP:
         return [0.0] if low <= 0.0 <= high else []
     power = 10.0 ** math.floor(math.log10(rough))
@@ -213,8 +213,8 @@ class Drawing(Struct, frozen=True, kw_only=True):
 
     canvas: Canvas
     windows: Sequence[Window]
-    across: Scale
-    up: Scale
+    to_x: Scale
+    to_y: Scale
     across_ticks: Sequence[float]
     up_ticks: Sequence[float]
     drawn: tuple[DrawnSeries, ...]
@@ -229,26 +229,26 @@ def drawing_of(chart: Chart, *, small: bool = False) -> Drawing:
     values = [value for series in chart.series for value in series.values if value is not None]
     bottom, top = chart.y_range or widened(list(filter(math.isfinite, values)) or [0.0, 1.0])
     up_ticks = ticks(bottom, top)
-    across = Scale(
+    to_x = Scale(
         low=low if low < high else low - 1,
         high=high if low < high else high + 1,
         # so far to the right that no label of a tick is cut off
         start=max(canvas.left, canvas.letter * max((len(f"{value:g}") for value in up_ticks), default=0) + 8.0),
         end=canvas.width - canvas.right,
     )
-    up = Scale(low=bottom, high=top, start=canvas.height - canvas.bottom, end=canvas.top)
+    to_y = Scale(low=bottom, high=top, start=canvas.height - canvas.bottom, end=canvas.top)
     return Drawing(
         canvas=canvas,
         windows=windows,
-        across=across,
-        up=up,
-        across_ticks=_step_ticks(chart, across, canvas),
+        to_x=to_x,
+        to_y=to_y,
+        across_ticks=_step_ticks(chart, to_x, canvas),
         up_ticks=up_ticks,
-        drawn=tuple((_layers if chart.kind == "stack" else _lines)(chart, windows, across, up)),
+        drawn=tuple((_layers if chart.kind == "stack" else _lines)(chart, windows, to_x, to_y)),
         not_finite=tuple(  # marks at the edge: above, or below for -infinity
             (
-                across(float(step)),
-                up.start - 3 if value == -math.inf else up.end + 8,
+                to_x(float(step)),
+                to_y.start - 3 if value == -math.inf else to_y.end + 8,
                 f"{series.name}: {non_finite_word(value)} at {step}",
             )
             for series in (chart.series if chart.kind == "lines" else ())
@@ -266,17 +266,17 @@ def kind_of_series(series: Series, index: int, chart: Chart) -> str:
     return style if series.kind is None else f"{style} {series.kind}"
 
 
-def _step_ticks(chart: Chart, across: Scale, canvas: Canvas) -> list[float]:
+def _step_ticks(chart: Chart, to_x: Scale, canvas: Canvas) -> list[float]:
     """The positions themselves where they are few and far apart, else round integers."""
     steps = [float(step) for step in chart.places[: _FEW + 1]]
-    gaps = [after - before for before, after in pairwise(map(across, steps))]
+    gaps = [after - before for before, after in pairwise(map(to_x, steps))]
     label = canvas.letter * (1 + max(len(f"{step:g}") for step in steps))
     if len(steps) <= _FEW and min(gaps, default=label) >= label:
         return steps
-    return [value for value in ticks(across.low, across.high, most=canvas.most_ticks) if value == int(value)]
+    return [value for value in ticks(to_x.low, to_x.high, max_ticks=canvas.most_ticks) if value == int(value)]
 
 
-def _lines(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) -> Iterator[DrawnSeries]:
+def _lines(chart: Chart, windows: Sequence[Window], to_x: Scale, to_y: Scale) -> Iterator[DrawnSeries]:
     """Lines broken where a value is missing or not finite: a gap is not drawn as if it were known."""
     for series in chart.series:
         points = points_of(series.values, windows)
@@ -293,12 +293,12 @@ def _lines(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) ->
             name=series.name,
             numbers=_numbers(points),
             bands=tuple(  # from the least values forth to the greatest back
-                coordinates([*((x, p.low) for x, p in piece), *((x, p.high) for x, p in reversed(piece))], across, up)
+                coordinates([*((x, p.low) for x, p in piece), *((x, p.high) for x, p in reversed(piece))], to_x, to_y)
                 for piece in pieces
                 if has_band and len(piece) > 1
             ),
-            lines=tuple(coordinates([(x, point.value) for x, point in piece], across, up) for piece in pieces),
-            marks=tuple((across(x), up(point.value)) for piece in pieces for x, point in piece) if is_marked else (),
+            lines=tuple(coordinates([(x, point.value) for x, point in piece], to_x, to_y) for piece in pieces),
+            marks=tuple((to_x(x), to_y(point.value)) for piece in pieces for x, point in piece) if is_marked else (),
         )
 
 
@@ -306,22 +306,22 @@ def _numbers(points: Sequence[Point | None]) -> str:
     return " ".join("-" if point is None else f"{point.value:.4g}" for point in points)
 
 
-def coordinates(points: Iterable[tuple[float, float]], across: Scale, up: Scale) -> str:
+def coordinates(points: Iterable[tuple[float, float]], to_x: Scale, to_y: Scale) -> str:
     """The points of a line as an ``svg`` element has them."""
-    return " ".join(f"{rounded(across(x))},{rounded(up(y))}" for x, y in points)
+    return " ".join(f"{rounded(to_x(x))},{rounded(to_y(y))}" for x, y in points)
 
 
-def _layers(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) -> Iterator[DrawnSeries]:
+def _layers(chart: Chart, windows: Sequence[Window], to_x: Scale, to_y: Scale) -> Iterator[DrawnSeries]:
     """Bars of shares on top of each other."""
     gaps = [after.middle - before.middle for before, after in pairwise(windows)]
-    width = max(1.0, 0.8 * (across(min(gaps, default=1.0)) - across(0.0)))
+    width = max(1.0, 0.8 * (to_x(min(gaps, default=1.0)) - to_x(0.0)))
     floor = [0.0] * len(windows)
     for series in chart.series:
         points, bars = points_of(series.values, windows), []
-        for at, (window, point) in enumerate(zip(windows, points, strict=True)):
+        for index, (window, point) in enumerate(zip(windows, points, strict=True)):
             if point is None or not point.value:
                 continue
-            left, below, above = across(window.middle) - width / 2, up(floor[at]), up(floor[at] + point.value)
+            left, below, above = (to_x(window.middle) - width / 2, to_y(floor[index]), to_y(floor[index] + point.value))
             bars.append(f"M{rounded(left)},{rounded(below)}h{rounded(width)}V{rounded(above)}h{rounded(-width)}z")
-            floor[at] += point.value
+            floor[index] += point.value
         yield DrawnSeries(name=series.name, numbers=_numbers(points), bars="".join(bars))

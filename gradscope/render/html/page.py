@@ -76,8 +76,8 @@ def _answers(sections: Sequence[results.ReportSection]) -> dict[str, object]:
 def _nested_style() -> Markup:
     """The page's style within one element: rules of the page are rules of that element."""
     nested = re.sub(r"(^|[{}]\s*)(?::root|html|body)(?= \{)", r"\1&", str(_asset("page.css")))
-    own = "& { margin: 0; padding: .5rem 1rem; } & > section:first-of-type { border: 0; margin: 0; padding: 0; }"
-    return Markup(f".gradscope {{\n{nested}{own}\n}}")
+    body = "& { margin: 0; padding: .5rem 1rem; } & > section:first-of-type { border: 0; margin: 0; padding: 0; }"
+    return Markup(f".gradscope {{\n{nested}{body}\n}}")
 
 
 def render_document(template: str, *, title: str, **context: object) -> str:
@@ -119,10 +119,10 @@ def spark_of(number: results.KeyNumber) -> str:
     windows = charts.windows_of(chart)
     points = charts.points_of(number.course, windows)
     low, high = (0.0, 1.0) if number.style == "share" else charts.widened([point.value for point in points if point])
-    across = charts.Scale(low=windows[0].low, high=windows[-1].high, start=2.0, end=118.0)
-    up = charts.Scale(low=low, high=high, start=26.0, end=2.0)
-    course = [(window.middle, point.value) for window, point in zip(windows, points, strict=True) if point is not None]
-    return charts.coordinates(course, across, up)
+    to_x = charts.Scale(low=windows[0].low, high=windows[-1].high, start=2.0, end=118.0)
+    to_y = charts.Scale(low=low, high=high, start=26.0, end=2.0)
+    drawn = [(window.middle, point.value) for window, point in zip(windows, points, strict=True) if point is not None]
+    return charts.coordinates(drawn, to_x, to_y)
 
 
 def token_texts_of(report: results.RunReport) -> dict[tuple[str, int], str]:
@@ -198,12 +198,12 @@ def _pulls(group: results.ReadGroup) -> dict[int, float]:
 def advantage_shades(group: results.ReadGroup) -> list[str]:
     """The classes of its rollouts' texts: raised or lowered, and how far relative to the group's largest."""
     pulls = _pulls(group)
-    most = max(map(abs, pulls.values()), default=0.0)
+    largest = max(map(abs, pulls.values()), default=0.0)
     shades = []
     for rollout in group.rollouts:
         pull = pulls.get(rollout.sample, 0.0)
-        is_shaded = math.isfinite(most + pull) and abs(pull) > _NOTHING * most
-        shades.append(f" {'up' if pull > 0 else 'down'} h{1 + (abs(pull) > most / 2)}" if is_shaded else "")
+        is_shaded = math.isfinite(largest + pull) and abs(pull) > _NOTHING * largest
+        shades.append(f" {'up' if pull > 0 else 'down'} h{1 + (abs(pull) > largest / 2)}" if is_shaded else "")
     return shades
 
 

@@ -72,11 +72,11 @@ def _answer(comparison: Comparison) -> Blocks:
         )
         unknown = [pair for pair in pairs if few and pair.within_runs is None and pair.difference.value is None]
         pairs = [pair for pair in pairs if pair not in unknown]
-        within = any(pair.within_runs for pair in pairs)
+        is_paired = any(pair.within_runs for pair in pairs)
         if few:
             yield Text(pair_label(comparison.pairs[0], comparison))
         if pairs:
-            yield cell(_OVER_PROMPTS if within else _OVER_SEEDS)
+            yield cell(_OVER_PROMPTS if is_paired else _OVER_SEEDS)
             yield _differences(pairs[:_MAX_PAIRS], comparison, notes)
         if len(pairs) > _MAX_PAIRS:
             yield cell(f"{len(pairs) - _MAX_PAIRS} more differences: --show pairs.")
@@ -87,21 +87,21 @@ def _answer(comparison: Comparison) -> Blocks:
 
 
 def _differences(pairs: Sequence[ComparedPair], comparison: Comparison, notes: Footnotes) -> Table:
-    several = _has_several(comparison)
+    has_several = _has_several(comparison)
 
     def label(pair: ComparedPair) -> Word:
         lines = pair_label(pair, comparison).split("\n")
         return Word("\n".join(line if len(line) <= _LABEL else f"{line[: _LABEL - 1]}…" for line in lines))
 
-    def why_alone(pair: ComparedPair) -> str:
+    def reason_of(pair: ComparedPair) -> str:
         if not pair.within_runs:
             return pair.undefined or ""
         return "too few steps or prompts" if pair.within_runs.value else "the two agree in it"
 
     columns = (
-        Column("metric", "metric", limit=_METRIC if several else _LABEL),
-        *([Column("pair", label)] if several else []),
-        Column("difference", lambda pair: pair.within_runs or pair.difference, "gap", alone=why_alone),
+        Column("metric", "metric", limit=_METRIC if has_several else _LABEL),
+        *([Column("pair", label)] if has_several else []),
+        Column("difference", lambda pair: pair.within_runs or pair.difference, "gap", interval_note=reason_of),
         Column("verdict", lambda pair: Word(pair.verdict, "fine" if pair.verdict in ("decides", "differ") else "")),
     )
     return draw_table(columns, pairs, notes)

@@ -17,7 +17,7 @@ from gradscope.render.terminal.answer import SCREEN_ROWS, Answer, Blocks
 from gradscope.render.terminal.layout import draw, draw_table, losses, rows_set_aside
 from gradscope.render.terminal.names import ALL
 from gradscope.render.views.degeneracy import ADVANTAGES, ENVIRONMENTS, POLICIES, REWARDS, SIZES, prompts_view
-from gradscope.render.views.view import MAX_ROWS, Column, Course, View, digits
+from gradscope.render.views.view import MAX_ROWS, Column, Sparkline, View, digits
 from gradscope.render.words import UNDEFINED, Footnotes, Style, cell, format_estimate, format_number, plain
 from gradscope.results.degeneracy import DegeneracyReport, PromptCounts, StepDegeneracy
 from gradscope.results.logged import MetricCourse
@@ -37,12 +37,14 @@ def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Grou
         return Answer(
             command="degeneracy",
             headline=report.findings,
-            table=_courses(report, report.metrics[:_ROWS_AS_LOGGED]),
+            table=_metrics_by_step(report, report.metrics[:_ROWS_AS_LOGGED]),
             facts=losses([report.source]),
             findings=report.findings[1:],
             views={
                 "steps": lambda notes: _steps_as_logged(report, notes),
-                "metrics": lambda _: _courses(report, report.metrics) if len(report.metrics) > _ROWS_AS_LOGGED else (),
+                "metrics": lambda _: (
+                    _metrics_by_step(report, report.metrics) if len(report.metrics) > _ROWS_AS_LOGGED else ()
+                ),
             },
             tone="problem" if report.frac_reward_zero_std.value == 1 else "",
         ).screen(show)
@@ -126,21 +128,22 @@ _SELDOM = {"  of all sampled", "  tied between", "side rewards alone"}
 
 
 def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
-    course = report.course
+    series = report.course
     dead = _dead_title(report)
     rows = [
-        (dead if name in _IN_BOLD else name, of(report), of(course) if by_step else ()) for name, of, by_step in _SHARES
+        (dead if name in _IN_BOLD else name, share_of(report), share_of(series) if by_step else ())
+        for name, share_of, by_step in _SHARES
     ]
     units = report.frac_reward_zero_std.num_units
     columns = [
         Column("", itemgetter(0)),
         Column(f"share of groups [95 %\ninterval, {counted(units, 'prompt')}]", itemgetter(1), "share", ""),
     ]
-    if len(course.step) > 1:
+    if len(series.step) > 1:
         columns += [
             Column(
-                f"steps {course.step[0]} to {course.last_step[-1]},\nfrom 0 to 1",
-                lambda row: "" if _last(row[2]) == "" else Course(row[2], width=_WIDTH),
+                f"steps {series.step[0]} to {series.last_step[-1]},\nfrom 0 to 1",
+                lambda row: "" if _last(row[2]) == "" else Sparkline(row[2], width=_WIDTH),
             ),
             Column("last", lambda row: _last(row[2]), "share"),
         ]
@@ -168,11 +171,11 @@ def _last(values: Sequence[float | None]) -> float | str:
 
 def _overall(report: DegeneracyReport, notes: Footnotes) -> Blocks:
     split, sampled = report.gap_decomposition, report.behind_filter.frac_zero_std_sampled
-    further: list[tuple[str, Estimate, Style]] = []
+    predictions: list[tuple[str, Estimate, Style]] = []
     for row in report.predictions[1:]:
         origin = row.pass_rate_origin.split(" over ")[0].replace("the mean of", "p of")
         origin = origin.replace("the given base pass rate,", "p =")
-        further.append((f"  with {origin}", row.iid_prediction, "share"))
+        predictions.append((f"  with {origin}", row.iid_prediction, "share"))
     rows: list[tuple[str, Estimate, Style]] = [
         (_dead_title(report), report.frac_reward_zero_std, "share"),
         ("  of all sampled", sampled, "share"),
@@ -181,7 +184,7 @@ def _overall(report: DegeneracyReport, notes: Footnotes) -> Blocks:
         ("  tied, neither pass nor fail", report.frac_tied, "share"),
         ("pass rate p", report.pass_rate, "share"),
         ("i.i.d. prediction", report.iid_prediction, "share"),
-        *further,
+        *predictions,
         ("Jensen gap", report.jensen_gap, "gap"),
         ("  over the prediction", report.relative_gap, "rank"),
         ("  between prompts", split.between_prompts, "gap"),
@@ -288,18 +291,18 @@ def _mean(name: str, rows: Sequence[StepDegeneracy]) -> Estimate | float | None:
     return sum(value * number for value, number in defined) / sum(number for _, number in defined) if defined else None
 
 
-def _courses(report: DegeneracyReport, courses: Sequence[MetricCourse]) -> Blocks:
+def _metrics_by_step(report: DegeneracyReport, metrics: Sequence[MetricCourse]) -> Blocks:
     """Each number that was logged, with its course."""
     if not report.metrics:
         return
 
-    def drawn(course: MetricCourse) -> Course:
-        extremes = (course.at(course.smallest_step), course.at(course.largest_step))
-        ends = (0.0, 1.0) if course.style == "share" else extremes
-        return Course(course.values, *ends, width=_WIDTH_AS_LOGGED)
+    def drawn(metric: MetricCourse) -> Sparkline:
+        extremes = (metric.at(metric.smallest_step), metric.at(metric.largest_step))
+        ends = (0.0, 1.0) if metric.style == "share" else extremes
+        return Sparkline(metric.values, *ends, width=_WIDTH_AS_LOGGED)
 
-    first = min(course.steps[0] for course in report.metrics)
-    last = max(course.steps[-1] for course in report.metrics)
+    first = min(metric.steps[0] for metric in report.metrics)
+    last = max(metric.steps[-1] for metric in report.metrics)
     yield cell("As the trainer logged it; a mean is over logged steps, without an interval.")
     columns = (
         Column("", "title"),
@@ -310,27 +313,27 @@ def _courses(report: DegeneracyReport, courses: Sequence[MetricCourse]) -> Block
         Column("largest", lambda row: _number(row.at(row.largest_step), row), "count"),
         Column("at step", digits("largest_step"), "count"),
     )
-    yield draw_table(columns, courses, Footnotes(), is_bold=lambda row: row.name == "frac_reward_zero_std")
+    yield draw_table(columns, metrics, Footnotes(), is_bold=lambda row: row.name == "frac_reward_zero_std")
 
 
-def _number(value: float, course: MetricCourse) -> str:
+def _number(value: float, metric: MetricCourse) -> str:
     """In three digits where it is of no known size: seven columns have to fit a screen."""
-    if course.style == "norm" and math.isfinite(value):
+    if metric.style == "norm" and math.isfinite(value):
         return f"{value:z.3g}"
-    return format_number(value, course.style)
+    return format_number(value, metric.style)
 
 
 def _steps_as_logged(report: DegeneracyReport, notes: Footnotes) -> Iterator[Table]:
     """Every step or window, of many steps neighbors together."""
-    course = report.course
-    if len(course.step) < 2:
+    series = report.course
+    if len(series.step) < 2:
         return
-    dead = course.frac_reward_zero_std
+    dead = series.frac_reward_zero_std
     columns = (
-        Column("step", lambda part: _span(course.step[part.start], course.last_step[part.stop - 1]), "count"),
+        Column("step", lambda part: _span(series.step[part.start], series.last_step[part.stop - 1]), "count"),
         Column("no\ngradient", lambda part: mean_of_defined(dead[part.start : part.stop]), "share"),
     )
-    yield draw_table(columns, _joined(len(course.step), "them", notes), notes)
+    yield draw_table(columns, _joined(len(series.step), "them", notes), notes)
 
 
 _FOLLOWED = ((7, "step"), (7, "groups"), (20, "degenerate [95 %]"), (7, "fail"), (7, "pass"), (7, "tied"), (7, "p"))

@@ -33,8 +33,8 @@ def metric_answer(text: str) -> Group:
         return _page(text)
     if len(nearest) == 1:
         return Group(cell(f"No metric is called {text!r}; the nearest:"), Text(), _page(nearest[0].name))
-    more = f"The {_MAX_LISTED} nearest of {len(nearest)}" if len(nearest) > _MAX_LISTED else "Near"
-    return _list(nearest[:_MAX_LISTED], f"{more} to {text!r}:", f"$ gradscope explain {nearest[0].name}")
+    heading = f"The {_MAX_LISTED} nearest of {len(nearest)}" if len(nearest) > _MAX_LISTED else "Near"
+    return _list(nearest[:_MAX_LISTED], f"{heading} to {text!r}:", f"$ gradscope explain {nearest[0].name}")
 
 
 def _list(entries: Sequence[Metric], head: str, foot: str) -> Group:

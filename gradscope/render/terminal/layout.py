@@ -50,7 +50,7 @@ def _bar(value: float | None, low: float, high: float) -> str:
     return _BARS[min(len(_BARS) - 1, max(0, int(share * len(_BARS))))]
 
 
-class _Bars(view.Course, frozen=True):
+class _Bars(view.Sparkline, frozen=True):
     """A course that is drawn as wide as there is room, up to its width."""
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
@@ -64,7 +64,7 @@ class _Bars(view.Course, frozen=True):
 class _Fitted(Table):
     """A table that gives way on a narrow terminal without cutting a number.
 
-    Courses become shorter, then texts and intervals break between words, the widest first. Where that is not enough,
+    Sparklines become shorter, then texts and intervals break between words, the widest first. Where that is not enough,
     courses are left out, then words without digits break, and at last any.
     """
 
@@ -80,14 +80,14 @@ class _Fitted(Table):
             excess = Measurement.get(console, unbound, shown).maximum - options.max_width
             cells = [[column.header, *column.cells] for column in shown.columns]
             widths = [max(Measurement.get(console, unbound, part).maximum for part in parts) for parts in cells]
-            least = [max(_least_width(console, unbound, part, breaks) for part in parts) for parts in cells]
-            if excess <= sum(widths) - sum(least):
+            least_widths = [max(_least_width(console, unbound, part, breaks) for part in parts) for parts in cells]
+            if excess <= sum(widths) - sum(least_widths):
                 break
         for column in shown.columns:
             column.no_wrap, column.overflow = excess <= 0, "fold"
-        for _ in range(excess if excess <= sum(widths) - sum(least) else 0):
-            spare = [at for at in range(len(widths)) if widths[at] > least[at]]
-            widest = max(spare, key=lambda at: (has_courses and is_course[at], widths[at]))
+        for _ in range(excess if excess <= sum(widths) - sum(least_widths) else 0):
+            spare = [index for index in range(len(widths)) if widths[index] > least_widths[index]]
+            widest = max(spare, key=lambda index: (has_courses and is_course[index], widths[index]))
             widths[widest] -= 1
             shown.columns[widest].width = widths[widest]
         return Table.__rich_console__(shown, console, options)
@@ -123,7 +123,7 @@ def rows_set_aside(source: Source) -> str:
 def draw(views: view.View | tuple[view.View, ...], result: object, notes: words.Footnotes) -> Iterator[Table]:
     """The tables of a result that it has records for; reasons and remarks go to the notes."""
     for table_view in views if isinstance(views, tuple) else (views,):
-        if records := view.pick(table_view.of, result):
+        if records := view.pick(table_view.records, result):
             shown = table_view.rows(records)
             yield draw_table(table_view.columns_of(records, shown.facts), shown.rows, notes, table_view.is_bold)
             for remark in (*table_view.remarks, *shown.remarks):
@@ -142,13 +142,15 @@ def draw_table(
     records, terminal = list(records), Console(file=sys.stdout)
     room = terminal.width - WIDTH
     bare = [
-        column.alone is None
+        column.interval_note is None
         and any(isinstance(value, Estimate) and value.interval for value in map(column.value, records))
         for column in columns
     ]
-    wide = [replace(column, alone="") if is_bare else column for column, is_bare in zip(columns, bare, strict=True)]
-    for chosen, more in ((wide, room), (wide, room // 2), (wide, 0), (columns, room // 2)) if room > 0 else ():
-        table = _table(chosen, records, notes, is_bold, more)
+    wide = [
+        replace(column, interval_note="") if is_bare else column for column, is_bare in zip(columns, bare, strict=True)
+    ]
+    for chosen, extra in ((wide, room), (wide, room // 2), (wide, 0), (columns, room // 2)) if room > 0 else ():
+        table = _table(chosen, records, notes, is_bold, extra)
         if terminal.measure(table, options=terminal.options.update(width=UNBOUND)).maximum <= terminal.width:
             return table
     if any(bare):
@@ -161,33 +163,35 @@ def _table(
     records: Iterable[Any],
     notes: words.Footnotes,
     is_bold: Callable[[Any], bool],
-    more: int,
+    extra: int,
 ) -> Table:
     table = new_table([(column.title, "left" if column.is_left else "right") for column in columns])
     for record in records:
-        cells = [_drawn(column, record, notes, more) for column in columns]
+        cells = [_drawn(column, record, notes, extra) for column in columns]
         add_row(table, *cells, style="bold" if is_bold(record) else None)
     return table
 
 
-def _drawn(column: view.Column, record: Any, notes: words.Footnotes, more: int) -> str | Text | _Bars:
+def _drawn(column: view.Column, record: Any, notes: words.Footnotes, extra: int) -> str | Text | _Bars:
     """A cell; courses and texts may have so many characters more than they ask for."""
     value, style = column.value(record), column.style_of(record)
-    most = None if column.limit is None else column.limit + more
+    limit = None if column.limit is None else column.limit + extra
     if value is None:
         return words.UNDEFINED
     if isinstance(value, view.Word):
         mark = notes.number(value.note) if value.note else ""
-        limit = len(value.text) if most is None else most - len(mark)
+        limit = len(value.text) if limit is None else limit - len(mark)
         text = value.text if len(value.text) <= limit else f"{value.text[: limit - 1]}…"
         return Text(f"{text}{mark}", style=words.STYLES[value.tone])
-    if isinstance(value, view.Course):
-        return _Bars(value.values, value.low, value.high, value.width + more)
+    if isinstance(value, view.Sparkline):
+        return _Bars(value.values, value.low, value.high, value.width + extra)
     if isinstance(value, str) or style == "text":
-        return words.cell(str(value), limit=most)
+        return words.cell(str(value), limit=limit)
     if isinstance(value, Estimate):
-        alone = column.alone(record) if callable(column.alone) else column.alone or ""
-        return words.format_estimate(value, notes, style, interval=column.alone is not None, alone=alone)
+        interval_note = column.interval_note(record) if callable(column.interval_note) else column.interval_note or ""
+        return words.format_estimate(
+            value, notes, style, interval=column.interval_note is not None, interval_note=interval_note
+        )
     return words.format_number(value, style)
 
 

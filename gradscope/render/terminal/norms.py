@@ -62,7 +62,7 @@ def _answer(report: ReplayReport, *, show_all: bool) -> Blocks:
         numbers = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
         yield cell(f"Not shown: {numbers} (--show steps,causes).")
     if not shown:
-        yield from _causes(left, most=_MAX_CAUSES)
+        yield from _causes(left, limit=_MAX_CAUSES)
 
 
 def _steps(steps: Sequence[StepReplay], notes: Footnotes) -> Table:
@@ -100,7 +100,7 @@ def _steps(steps: Sequence[StepReplay], notes: Footnotes) -> Table:
     return draw_table(columns, steps, notes)
 
 
-def _causes(steps: Sequence[StepReplay], *, most: int | None = None) -> Blocks:
+def _causes(steps: Sequence[StepReplay], *, limit: int | None = None) -> Blocks:
     """Each cause with its steps and its advice; causes that differ in their numbers only are one."""
     by_cause: dict[tuple[str, str], list[tuple[int, Quantity]]] = {}
     for step in steps:
@@ -108,14 +108,14 @@ def _causes(steps: Sequence[StepReplay], *, most: int | None = None) -> Blocks:
             if quantity.cause is not None:
                 by_cause.setdefault((quantity.name, without_numbers(quantity.cause)), []).append((step.step, quantity))
     by_norm_first = sorted(by_cause.items(), key=lambda item: (item[0][0] != _NORM, -len(item[1])))
-    for (name, _), cases in by_norm_first[:most]:
+    for (name, _), cases in by_norm_first[:limit]:
         first = cases[0][1]
         head = Text(f"{name}, {named_steps([step for step, _ in cases])}: ", style="bold")
         head.append(first.verdict, style=STYLES[_TONES[first.verdict]])
         advice = f". {first.advice}" if first.advice else ""
         yield Group(head, Padding(cell(f"{first.cause}{advice}"), (0, 0, 0, 2)))
-    if most is not None and len(by_cause) > most:
-        yield cell(f"{counted(len(by_cause) - most, 'more cause')}: --show causes.")
+    if limit is not None and len(by_cause) > limit:
+        yield cell(f"{counted(len(by_cause) - limit, 'more cause')}: --show causes.")
 
 
 _MAX_ROLLOUTS = 5  # of the answer; all are in ``--show rollouts``
@@ -172,7 +172,7 @@ def _more_rollouts(report: SpikeReport, notes: Footnotes) -> Blocks:
             notes.remark(f"{len(report.rollouts) - _MAX_SHOWN} more rollouts: --output DIR writes all.")
 
 
-def _rollouts(most: int, *, recomputed: bool) -> View:
+def _rollouts(limit: int, *, recomputed: bool) -> View:
     columns = (
         Column("group", "group_id", limit=14),
         Column("sample", digits("sample"), "count"),
@@ -183,7 +183,7 @@ def _rollouts(most: int, *, recomputed: bool) -> View:
         Column("share of\ngradient", "projection_share", "gap"),
         Column("norm\nwithout", "norm_without", "norm"),
     )
-    return View("rollouts", columns if recomputed else columns[:-2], lambda rollouts: Selection(rollouts[:most]))
+    return View("rollouts", columns if recomputed else columns[:-2], lambda rollouts: Selection(rollouts[:limit]))
 
 
 _METRICS = View(

@@ -92,7 +92,7 @@ def _by_budget(report: results.PassAtKReport, notes: Footnotes) -> Table:
     names = _apart([table.name for table in tables], 21)
     columns = [
         Column("k", itemgetter(0), "count"),
-        *(Column(name, itemgetter(at), "share", "") for at, name in enumerate(names, start=1)),
+        *(Column(name, itemgetter(index), "share", "") for index, name in enumerate(names, start=1)),
     ]
     differences = {}
     if compared is not None and len(tables) == 2:
@@ -107,31 +107,33 @@ def _by_budget(report: results.PassAtKReport, notes: Footnotes) -> Table:
 
 def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes) -> Table:
     """A row a task, model and scorer; a column for each of these only where they differ, of the file if they do not."""
-    about = [(table, table.evaluation) for table in tables if table.evaluation is not None]
-    rows = [_scores(table, one, notes) for table, one in about]
+    evaluated = [(table, table.evaluation) for table in tables if table.evaluation is not None]
+    rows = [_scores(table, entry, notes) for table, entry in evaluated]
     titles = ("n", "pass@1", "pass@k", "mean")
     widths = [max(len(row[index]) for row in rows) for index in range(len(titles))]
     filled = [index for index, width in enumerate(widths) if width]
-    named = {name: [getattr(one, name) for _, one in about] for name in ("task", "model", "scorer")}
+    named = {name: [getattr(entry, name) for _, entry in evaluated] for name in ("task", "model", "scorer")}
     # owners of models and tasks come before a slash, filters and versions at the end
     named = {name: [plain(text.rpartition("/")[2]) for text in texts] for name, texts in named.items()}
-    if _num_distinct(named) < len(about):
-        paths = [table.source.path for table, _ in about]
+    if _num_distinct(named) < len(evaluated):
+        paths = [table.source.path for table, _ in evaluated]
         named["file"] = names_apart([path.rpartition("/")[2] for path in paths], paths)
     named = {name: texts for name, texts in named.items() if len(set(texts)) > 1}
-    room = _WIDTH - sum(widths[at] + 2 for at in filled)
+    room = _WIDTH - sum(widths[index] + 2 for index in filled)
     for name in reversed(list(named)):
         rest = {column: texts for column, texts in named.items() if column != name}
-        if sum(max(map(len, texts)) + 2 for texts in named.values()) > room and _num_distinct(rest) == len(about):
+        if sum(max(map(len, texts)) + 2 for texts in named.values()) > room and _num_distinct(rest) == len(evaluated):
             named = rest
     fitting = [max(map(len, texts)) for texts in named.values()]
     while sum(fitting) > room - 2 * len(fitting) and max(fitting) > _MIN_NAME:  # the longest names give way first
         fitting[fitting.index(max(fitting))] -= 1
     cells = [
         *(_apart(texts, width) for texts, width in zip(named.values(), fitting, strict=True)),
-        *([row[at] for row in rows] for at in filled),
+        *([row[index] for row in rows] for index in filled),
     ]
-    columns = [Column(title, itemgetter(at)) for at, title in enumerate([*named, *(titles[at] for at in filled)])]
+    columns = [
+        Column(title, itemgetter(index)) for index, title in enumerate([*named, *(titles[index] for index in filled)])
+    ]
     if len(filled) > 2:
         notes.remark(IN_THE_FILES)
     return draw_table(columns, zip(*cells, strict=True), notes)
@@ -174,8 +176,15 @@ def _shortened(name: str, width: int) -> str:
 def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
     """A row a file at the smallest and the largest budget within all, with the others' lead over the first."""
     budgets = range(len(report.tables[0].rows))
-    last = max((at for at in budgets if all(of.rows[at].pass_at_k.is_defined for of in report.tables)), default=-1)
-    low, high = (report.tables[0].rows[at].k for at in (0, last))
+    last = max(
+        (
+            index
+            for index in budgets
+            if all(comparison.rows[index].pass_at_k.is_defined for comparison in report.tables)
+        ),
+        default=-1,
+    )
+    low, high = (report.tables[0].rows[index].k for index in (0, last))
     smallest = Column(f"k = {low}", lambda row: row[0].rows[0].pass_at_k, "share", "")
     columns = [
         Column("file", itemgetter(2), limit=_NAME),
@@ -183,8 +192,8 @@ def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
         Column(f"k = {high}", lambda row: row[0].rows[last].pass_at_k, "share", ""),
         Column(f"ahead of the first\nat k = {high}", itemgetter(1), "gap", ""),
     ]
-    compared = (of for of in (report.comparison, *report.further_comparisons) if of is not None)
-    leads = {of.second: row.difference for of in compared for row in of.rows if row.k == high}
+    compared = (comparison for comparison in (report.comparison, *report.further_comparisons) if comparison is not None)
+    leads = {comparison.second: row.difference for comparison in compared for row in comparison.rows if row.k == high}
     names = [table.name for table in report.tables]
     if len({plain(name, limit=_NAME) for name in names}) < len(names):
         names = _apart(names, _NAME)
@@ -203,9 +212,12 @@ def _facts(tables: Sequence[results.PassAtKTable]) -> list[str]:
     if len(names) == 1:
         return list(names)
     if len(tables) <= _MAX_FILES:
-        return [f"{', '.join(of)}: {size}" for size, of in names.items()]
-    shown = {size: f"{', '.join(of[:2])}{f' and {len(of) - 2} more' * (len(of) > 2)}" for size, of in names.items()}
-    return [f"{size}: {of}" for size, of in shown.items()]
+        return [f"{', '.join(labels)}: {size}" for size, labels in names.items()]
+    shown = {
+        size: f"{', '.join(labels[:2])}{f' and {len(labels) - 2} more' * (len(labels) > 2)}"
+        for size, labels in names.items()
+    }
+    return [f"{size}: {labels}" for size, labels in shown.items()]
 
 
 def _budgets(

@@ -104,10 +104,10 @@ def _answer(report: RankReport, *, show_all: bool) -> Blocks:
 def _formulations(report: RankReport, notes: Footnotes) -> Blocks:
     """The ranks under each formulation, and those left out, together whose reasons differ in their own name only."""
     yield from draw(ROLLOUT_VIEWS["formulations"], report, notes)
-    alike: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for name, reason in report.refused.items():
-        alike.setdefault(reason.replace(f"'{name}'", "such").replace(name, "each"), []).append(name)
-    for reason, names in alike.items():
+        names_by_reason.setdefault(reason.replace(f"'{name}'", "such").replace(name, "each"), []).append(name)
+    for reason, names in names_by_reason.items():
         yield cell(f"left out: {', '.join(names)}. {reason if len(names) > 1 else report.refused[names[0]]}")
 
 
@@ -159,11 +159,11 @@ def _step_ranks(report: RankReport, *, show_all: bool = False) -> Blocks:
         ranks = [row.rank.value for row in rows if row.step not in seen and row.rank.value is not None]
         between = f", with ranks from {min(ranks):.2f} to {max(ranks):.2f}" if ranks else ""
         yield cell(f"{len(shown)} of {len(rows)} steps; --show steps adds the other {num_left}{between}.")
-    alone: dict[str, list[int]] = {}
+    steps_by_reason: dict[str, list[int]] = {}
     for row in rows:
         if row.rank.is_defined and row.rank.interval is None:
-            alone.setdefault("" if row.num_live is None else no_interval(row.num_live), []).append(row.step)
-    for reason, numbers in alone.items():
+            steps_by_reason.setdefault("" if row.num_live is None else no_interval(row.num_live), []).append(row.step)
+    for reason, numbers in steps_by_reason.items():
         yield cell(f"No interval at {named_steps(numbers)}: {reason}" if reason else FACTS)
     yield from map(cell, notes.lines())
     reasons: dict[str, list[int]] = {}
@@ -195,8 +195,8 @@ def _rows(report: RankReport) -> tuple[list[_Row], str]:
     of_name = [spectrum for spectrum in of_step if spectrum.label.advantage == name]
     of_name.sort(key=lambda spectrum: (spectrum.label.step, spectrum.label.group_size))
     return [
-        _row(one.label.step, one.ranks.effective_rank, min(one.label.shape), one.nulls)
-        for one in {one.label.step: one for one in of_name}.values()
+        _row(row.label.step, row.ranks.effective_rank, min(row.label.shape), row.nulls)
+        for row in {row.label.step: row for row in of_name}.values()
     ], name
 
 

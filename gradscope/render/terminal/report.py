@@ -12,7 +12,7 @@ from rich.text import Text
 
 from gradscope.render.terminal.answer import Answer, Blocks
 from gradscope.render.terminal.layout import draw_table, losses, sparkline
-from gradscope.render.views.view import MAX_ROWS, Column, Course
+from gradscope.render.views.view import MAX_ROWS, Column, Sparkline
 from gradscope.render.words import STYLES, Footnotes, cell, key_number_words, plain
 from gradscope.results.report import KeyNumber, ReportSection, RunIndex, RunReport, RunSummary, Severity
 from gradscope.say import evenly
@@ -42,21 +42,21 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
     asks = [section.next_step for section in answered[:1] if section.severity in ("problem", "look")]
     decides_nothing = report.source.kind == "rollouts" and all(section.severity == "unknown" for section in answered)
     no_groups = next((section.missing for section in report.sections if section.name == "signal"), None)
-    further = answered[1:]
+    remaining = answered[1:]
     if not answered:
         verdict = f"{summary} The page says what to log."
     elif decides_nothing and no_groups:  # why rollouts are no groups says most
-        verdict, further = f"{summary} {no_groups}", answered
+        verdict, remaining = f"{summary} {no_groups}", answered
     else:
         verdict = " ".join(filter(None, (answered[0].headline, *asks, summary)))
     in_words = [
         section
-        for section in further
+        for section in remaining
         if section.severity in ("problem", "look")
         or (section.severity == "unknown" and (decides_nothing or section.name in _NUMBERS))
     ]
     fine, unknown = (
-        [section.name for section in further if section.severity == severity and section not in in_words]
+        [section.name for section in remaining if section.severity == severity and section not in in_words]
         for severity in ("fine", "unknown")
     )
     missing = [section.name for section in report.sections if section.missing is not None]
@@ -119,7 +119,7 @@ def _runs(index: RunIndex, runs: Sequence[RunSummary]) -> Blocks:
     width = max(_INDEX_WIDTH, len(title))
     columns = (
         Column("run", "name", limit=26),
-        Column(title, lambda run: Course(run.reward_by_step, low, high, width)),
+        Column(title, lambda run: Sparkline(run.reward_by_step, low, high, width)),
         Column("mean,\nall steps", "reward", "norm"),
         Column("groups without\ngradient, all steps", "frac_reward_zero_std", "share", ""),
     )

@@ -117,13 +117,13 @@ def _claims_answer(rows: Sequence[ClaimRow]) -> Blocks:
     """The claims that this run supports or contradicts, as many as a screen bears, a table a verdict."""
     decided = [row for words in ("contradicted", "supported") for row in rows if row.words == words]
     for words, shown in groupby(decided[:SCREEN_ROWS], attrgetter("words")):
-        alike = list(shown)
+        claims = list(shown)
         columns = (
-            Column(words.ljust(_CLAIM_WIDTH), partial(_in_short, rows=alike)),
+            Column(words.ljust(_CLAIM_WIDTH), partial(_in_short, rows=claims)),
             Column("measured".ljust(_MEASURED_WIDTH), _measured),
             Column("against", "null.value", _style),
         )
-        yield draw_table(columns, alike, Footnotes())
+        yield draw_table(columns, claims, Footnotes())
     if len(decided) > SCREEN_ROWS:
         yield cell(f"{len(decided) - SCREEN_ROWS} more are decided: --show reasons.")
 

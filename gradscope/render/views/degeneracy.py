@@ -11,7 +11,7 @@ from gradscope.render.words import plain
 _LETTERS = 80  # of a prompt; a longer one is cut
 
 
-def prompts_view(most: int) -> View:
+def prompts_view(limit: int) -> View:
     """The prompts that took the most rollouts and are not live: so many of them."""
     columns = (
         Column("prompt", lambda row: plain(row["prompt"] or row["prompt_id"], limit=_LETTERS), limit=28),
@@ -24,15 +24,15 @@ def prompts_view(most: int) -> View:
     )
 
     def first(rows: Sequence[dict[str, str]]) -> Selection:
-        left = rows[most:]
+        left = rows[limit:]
         dead = sum(row["status"] in ("never", "always") for row in left)
         words = f"{len(left):,} more prompts, {dead:,} of them without a gradient: --output DIR writes all as CSV"
-        return Selection(rows[:most], remarks=(words,) if left else ())
+        return Selection(rows[:limit], remarks=(words,) if left else ())
 
     return View("by_prompt", columns, first)
 
 
-def _parts(of: str, title: str) -> View:
+def _parts(field: str, title: str) -> View:
     columns = (
         Column(title, title, limit=20),
         Column("groups", "num_groups", "count"),
@@ -40,7 +40,7 @@ def _parts(of: str, title: str) -> View:
         Column("no gradient", "frac_reward_zero_std", "share", ""),
         Column("pass rate", "pass_rate", "share", ""),
     )
-    return View(of, columns)
+    return View(field, columns)
 
 
 ENVIRONMENTS = _parts("by_environment", "environment")

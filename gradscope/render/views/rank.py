@@ -50,9 +50,9 @@ def merge_same(points: Sequence[_Point]) -> list[tuple[tuple[str, ...], list[_Po
         curves.setdefault(point.advantage, []).append(point)
     merged: list[tuple[tuple[str, ...], list[_Point]]] = []
     for name, curve in curves.items():
-        for at, (names, shared) in enumerate(merged):
+        for index, (names, shared) in enumerate(merged):
             if len(shared) == len(curve) and all(map(_is_same, shared, curve)):
-                merged[at] = ((*names, name), shared)
+                merged[index] = ((*names, name), shared)
                 break
         else:
             merged.append(((name,), curve))
@@ -125,7 +125,7 @@ def _ranks_columns(points: Sequence[results.RankCurvePoint]) -> list[Column]:
             "rank, step {step}",
             of_last(lambda point: point.effective_rank, no_group),
             "rank",
-            alone=lambda row: no_interval(num_live(row[0].point)),
+            interval_note=lambda row: no_interval(num_live(row[0].point)),
         ),
         *(Column(title, of_last(null_rank(name)), "rank") for name, title in _NULL_TITLES.items()),
         Column("ratio", of_last(lambda point: point.nulls["gaussian"].ratio if point.nulls else None), "share"),
@@ -133,7 +133,7 @@ def _ranks_columns(points: Sequence[results.RankCurvePoint]) -> list[Column]:
     ]
 
 
-def _alone(name: str) -> Callable[[Any], str]:
+def _interval_note(name: str) -> Callable[[Any], str]:
     """Why a number of a row's point has no interval."""
     return lambda row: no_interval(getattr(row.point, name).num_units)
 
@@ -213,20 +213,20 @@ def _baseline_rows(baselines: Sequence[results.BaselineNoise]) -> Selection:
     return Selection([*((name, noise, _LIKE[name]) for name, noise in first.relative_noise.items()), correlation])
 
 
-def _pair_columns(style: Any, alone: str) -> tuple[Column, ...]:
+def _pair_columns(style: Any, interval_note: str) -> tuple[Column, ...]:
     return (
         Column("step {step}", "advantage", limit=_NAME),
-        Column("pairs that hurt", "frac_hurt", "share", alone),
-        Column("cosine", "cosine", style, alone),
-        Column("transfer", "transfer", "rank", alone),
+        Column("pairs that hurt", "frac_hurt", "share", interval_note),
+        Column("cosine", "cosine", style, interval_note),
+        Column("transfer", "transfer", "rank", interval_note),
     )
 
 
-def _ranking(of: str, title: str, style: Any, alone: str) -> View:
+def _ranking(field: str, title: str, style: Any, interval_note: str) -> View:
     """The prompts that help most, and those that hurt most."""
 
     def influences_of(report: results.RankReport) -> Sequence[Any]:
-        influences = getattr(report, of)
+        influences = getattr(report, field)
         return influences if any(row.influence.is_defined for row in influences) else ()
 
     def ends(influences: Sequence[Any]) -> Selection:
@@ -240,7 +240,7 @@ def _ranking(of: str, title: str, style: Any, alone: str) -> View:
     columns = (
         Column("group", "group_id", limit=28),
         Column("pass rate", "pass_rate", "share"),
-        Column(title, "influence", style, alone),
+        Column(title, "influence", style, interval_note),
     )
     return View(influences_of, columns, ends)
 
@@ -264,8 +264,8 @@ ROLLOUT_VIEWS: Mapping[str, View | tuple[View, ...]] = {
             Column("size", digits("point.group_size"), "count"),
             Column("shared\ndirec-\ntions", "point.shared_directions", "rank"),
             Column("their\nenergy", "point.shared_energy", "share"),
-            Column("kept of what\nis shared", "point.shared_kept", "rank", _alone("shared_kept")),
-            Column("kept of\nthe rest", "point.residual_kept", "rank", _alone("residual_kept")),
+            Column("kept of what\nis shared", "point.shared_kept", "rank", _interval_note("shared_kept")),
+            Column("kept of\nthe rest", "point.residual_kept", "rank", _interval_note("residual_kept")),
         ),
         lambda points: Selection(curve_rows(last_of(points).rows), last_of(points).facts),
         ("Kept: the energy of the sum over that of the rows; 1 for rows of random signs, less where they cancel",),

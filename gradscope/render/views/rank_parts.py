@@ -13,8 +13,8 @@ from gradscope.render.views import rank
 from gradscope.render.views.view import (
     MAX_ROWS,
     Column,
-    Course,
     Selection,
+    Sparkline,
     View,
     digits,
     entry,
@@ -37,7 +37,7 @@ from gradscope.results.rank import (
 from gradscope.say import evenly, percent
 
 _MAX_MATRICES = 30  # of a table with a row a matrix
-_ALONE = "too few groups have such tokens, or it is at the end of its range"
+_NO_INTERVAL = "too few groups have such tokens, or it is at the end of its range"
 _ENTROPIES = {"top_fifth": "top fifth", "rest": "rest", None: "any"}
 _SIGNS = {"positive": "above 0", "negative": "below 0", None: "any"}
 _MODULES = get_args(get_type_hints(ModuleShare)["module"])
@@ -72,10 +72,10 @@ def _sparsity_rows(sparsities: Sequence[GradientSparsity]) -> Selection:
     step = sparsities[-1].step
     of_tokens = sparsities[0].parts == "tokens"
     shown = list(sparsities) if of_tokens else [sparsity for sparsity in sparsities if sparsity.step == step]
-    courses: dict[str | None, list[float | None]] = {}
+    series: dict[str | None, list[float | None]] = {}
     for sparsity in sparsities:
-        courses.setdefault(sparsity.tensor, []).append(sparsity.gini.value)
-    rows = [(sparsity, courses[sparsity.tensor]) for sparsity in (shown[-rank.MAX_SPECTRA :] if of_tokens else shown)]
+        series.setdefault(sparsity.tensor, []).append(sparsity.gini.value)
+    rows = [(sparsity, series[sparsity.tensor]) for sparsity in (shown[-rank.MAX_SPECTRA :] if of_tokens else shown)]
     return first_of(rows, shown, rank.MAX_SPECTRA, "lines of sparsity", step=step)
 
 
@@ -89,10 +89,10 @@ def _sparsity_columns(sparsities: Sequence[GradientSparsity]) -> list[Column]:
     ]
     if sparsities[0].parts == "tokens":
         step = Column("step", lambda row: str(row[0].step), "count")
-        tokens = Column("tokens", number.of, "count")
+        tokens = Column("tokens", number.source, "count")
         return [step, tokens, Column("measured", lambda row: percent(row[0].frac_seen), "count"), *measures]
     entries = Column("step {step}: entries of", lambda row: rank.short_tensor(row[0].tensor), limit=24)
-    return [entries, number, *measures, Column("Gini by step", lambda row: Course(row[1], width=6))]
+    return [entries, number, *measures, Column("Gini by step", lambda row: Sparkline(row[1], width=6))]
 
 
 def _logged_change(change: EntropyChange) -> float | None:
@@ -164,8 +164,8 @@ def _optimizer_columns(steps: Sequence[OptimizerStep]) -> list[Column]:
     return [
         Column("from step {step}", "optimizer"),
         *(
-            Column(f"cosine,\n{one.optimizer}", entry("cosines", one.optimizer), "rank")
-            for one in _optimizer_rows(steps).rows
+            Column(f"cosine,\n{row.optimizer}", entry("cosines", row.optimizer), "rank")
+            for row in _optimizer_rows(steps).rows
         ),
         Column("rank, mean\nof matrices", "effective_rank", "rank"),
         Column("moved\nin bf16", "bfloat16_moved", "share"),
@@ -246,7 +246,12 @@ PART_VIEWS: Mapping[str, View | tuple[View, ...]] = {
             Column("size", digits("group_size"), "count"),
             Column("live", rank.live_of_all, "count"),
             Column("tokens", "num_rows.value", "count"),
-            Column("effective rank", "effective_rank", "rank", alone=lambda point: no_interval(rank.num_live(point))),
+            Column(
+                "effective rank",
+                "effective_rank",
+                "rank",
+                interval_note=lambda point: no_interval(rank.num_live(point)),
+            ),
             Column("scores", rank.null_rank("unweighted"), "rank"),
             Column("unre-\nlated", rank.null_rank("gaussian"), "rank"),
         ),
@@ -260,7 +265,7 @@ PART_VIEWS: Mapping[str, View | tuple[View, ...]] = {
             Column("entropy", lambda kind: _ENTROPIES[kind.entropy]),
             Column("tokens", "frac_tokens", "share"),
             Column("energy", "energy_share", "share"),
-            Column("along the\ngradient", "gradient_share", "rank", _ALONE),
+            Column("along the\ngradient", "gradient_share", "rank", _NO_INTERVAL),
             Column("cosine", "cosine", "rank"),
         ),
         _parts_of_last,
@@ -273,7 +278,7 @@ PART_VIEWS: Mapping[str, View | tuple[View, ...]] = {
             Column("effec-\ntive", "ess", "share"),
             Column("f^2 - 1", "chi2", "share"),
             Column("norm", "norm_ratio", "rank"),
-            Column("cosine,\nuncorrected", "cosine", "share", _ALONE),
+            Column("cosine,\nuncorrected", "cosine", "share", _NO_INTERVAL),
             Column("cosine,\nunbiased", "unbiased_cosine", "share"),
         ),
         _parts_of_last,
@@ -285,7 +290,7 @@ PART_VIEWS: Mapping[str, View | tuple[View, ...]] = {
             Column("step", digits("step"), "count"),
             Column("entropy", "entropy", "share"),
             Column("for a unit\nof lr", "rate", "norm"),
-            Column("cosine with\nthe update", "cosine", "rank", _ALONE),
+            Column("cosine with\nthe update", "cosine", "rank", _NO_INTERVAL),
             Column("covariance", "covariance", "gap"),
             Column("by the next\ncheckpoint", "measured", "gap"),
             Column("logged\nchange", _logged_change, "gap"),
@@ -299,7 +304,7 @@ PART_VIEWS: Mapping[str, View | tuple[View, ...]] = {
             (
                 Column("step", digits("step"), "count"),
                 Column("k1", "k1", "norm"),
-                Column("k3", "k3", "norm", _ALONE),
+                Column("k3", "k3", "norm", _NO_INTERVAL),
                 Column("in the top\nhundredth", "top_share", "share"),
             ),
             evenly_spaced,
@@ -325,8 +330,8 @@ PART_VIEWS: Mapping[str, View | tuple[View, ...]] = {
             Column("step {step}\nturn", turn_words),
             Column("rollouts", digits("num_rollouts"), "count"),
             Column("tokens", "frac_tokens", "share"),
-            Column("along the\ngradient", "gradient_share", "rank", _ALONE),
-            Column("cosine", "cosine", "rank", _ALONE),
+            Column("along the\ngradient", "gradient_share", "rank", _NO_INTERVAL),
+            Column("cosine", "cosine", "rank", _NO_INTERVAL),
         ),
         _parts_of_last,
         (FACTS,),
@@ -340,7 +345,7 @@ PART_VIEWS: Mapping[str, View | tuple[View, ...]] = {
             Column("advan-\ntage < 0", "negative", "share"),
             Column("advan-\ntage 0", "neither", "share"),
             Column("> 0 less\n< 0", "difference", "share"),
-            Column("of like\nprobability", "matched", "share", _ALONE),
+            Column("of like\nprobability", "matched", "share", _NO_INTERVAL),
         ),
         evenly_spaced,
         ("Mean change of log p of the step's own tokens, in nats; on average a policy's own tokens fall",),

@@ -36,7 +36,7 @@ class Word(Struct, frozen=True):
     note: str = ""  # its footnote; empty for none
 
 
-class Course(Struct, frozen=True):
+class Sparkline(Struct, frozen=True):
     """Values over steps, drawn as a line of bars."""
 
     values: Sequence[float | None]
@@ -50,37 +50,37 @@ class Column(Struct, frozen=True):
 
     Attributes:
         title: Its head; ``{step}`` and the like are replaced by facts of the shown rows.
-        of: A cell's attribute of its record, or function of it.
+        source: The attribute of its record that a cell is, or a function of the record.
         style: How numbers read, in all rows or in one; an integer is grouped by thousands, which ``str`` avoids for
             steps.
-        alone: None where intervals have no room. Else they are shown, and this says why a number has none; empty where
-            that is shown elsewhere.
+        interval_note: Why a number has no interval; empty where that is shown elsewhere, None where intervals have no
+            room.
         limit: Characters of a text; a longer one is cut.
     """
 
     title: str
-    of: Pick
+    source: Pick
     style: ColumnStyle | Callable[[Any], ColumnStyle] = "text"
-    alone: str | Callable[[Any], str] | None = None
+    interval_note: str | Callable[[Any], str] | None = None
     limit: int | None = None
 
     @property
     def is_left(self) -> bool:
         """Whether it is aligned to the left, as words are, and numbers with intervals, whose lengths differ."""
-        return self.style == "text" or self.alone is not None
+        return self.style == "text" or self.interval_note is not None
 
     def value(self, record: Any) -> Any:
         """The cell of a record."""
-        return pick(self.of, record)
+        return pick(self.source, record)
 
     def style_of(self, record: Any) -> ColumnStyle:
         """How the number of a record reads."""
         return self.style if isinstance(self.style, str) else self.style(record)
 
 
-def pick(of: Pick, record: Any) -> Any:
+def pick(source: Pick, record: Any) -> Any:
     """The value of a record that a declaration names."""
-    return attrgetter(of)(record) if isinstance(of, str) else of(record)
+    return attrgetter(source)(record) if isinstance(source, str) else source(record)
 
 
 def digits(name: str) -> Callable[[Any], str]:
@@ -88,9 +88,9 @@ def digits(name: str) -> Callable[[Any], str]:
     return lambda record: str(pick(name, record))
 
 
-def entry(of: Pick, key: object) -> Callable[[Any], Any]:
+def entry(source: Pick, key: object) -> Callable[[Any], Any]:
     """One entry of a mapping, such as the cosine with one of several updates; None where it is absent."""
-    return lambda record: pick(of, record).get(key)
+    return lambda record: pick(source, record).get(key)
 
 
 class Selection(Struct, frozen=True):
@@ -105,14 +105,14 @@ class View(Struct, frozen=True):
     """A table of some records of a result; nothing where it has none.
 
     Attributes:
-        of: The field that holds the records, or a function of the result.
+        records: The field that holds them, or a function of the result.
         columns: From left to right; a function of the records where their number depends on these.
         rows: Which of the records are shown; all by default.
         remarks: Sentences below the table.
         is_bold: Whether a row stands out.
     """
 
-    of: Pick
+    records: Pick
     columns: Sequence[Column] | Callable[[Sequence[Any]], Sequence[Column]]
     rows: Callable[[Sequence[Any]], Selection] = Selection
     remarks: tuple[str, ...] = ()
@@ -161,13 +161,13 @@ def table_of_cells(
 
 def view_table(view: View, result: object, caption: str) -> tuple[ReportTable, ...]:
     """A declared table as plain data: titles in one line, no colors, no courses; none without such records."""
-    records = pick(view.of, result)
+    records = pick(view.records, result)
     if not records:
         return ()
     shown = view.rows(records)
     columns = view.columns_of(records, shown.facts)
     rows = [[column.value(row) for column in columns] for row in shown.rows]
-    drawable = [index for index, cell in enumerate(rows[0]) if not isinstance(cell, Course)] if rows else []
+    drawable = [index for index, cell in enumerate(rows[0]) if not isinstance(cell, Sparkline)] if rows else []
     titles = [columns[index].title.replace("-\n", "").replace("\n", " ") for index in drawable]
     return table_of_cells(
         ". ".join((caption, *shown.remarks)),
@@ -216,11 +216,11 @@ def last_of(records: Sequence[Any]) -> Selection:
     return Selection([record for record in records if record.step == step], {"step": step})
 
 
-def first_of(shown: Sequence[Any], records: Sequence[Any], most: int, label: str, **facts: object) -> Selection:
+def first_of(shown: Sequence[Any], records: Sequence[Any], limit: int, label: str, **facts: object) -> Selection:
     """The first of those that would be shown, and how many of all are left to the files."""
-    left = len(records) - min(len(shown), most)
+    left = len(records) - min(len(shown), limit)
     remarks = (f"{left} more {label} are in the JSON and the CSV",) if left > 0 else ()
-    return Selection(shown[:most], facts, remarks)
+    return Selection(shown[:limit], facts, remarks)
 
 
 def unless_empty(estimate: Estimate | None) -> Estimate | None:

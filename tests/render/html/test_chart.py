@@ -235,7 +235,7 @@ def test_zero_is_on_the_scale_where_it_is_near(values: list[float], ends: tuple[
     ],
 )
 def test_ticks_are_round_and_places_have_one_decimal(low: float, high: float, most: int, marks: list[float]) -> None:
-    assert charts.ticks(low, high, most=most) == marks
+    assert charts.ticks(low, high, max_ticks=most) == marks
     assert [charts.rounded(value) for value in (12.0, 1 / 3, 0.1, 100.0)] == ["12", "0.3", "0.1", "100"]
 
 
@@ -244,6 +244,6 @@ def test_every_finite_number_and_every_tick_is_on_the_scale(values: list[float],
     low, high = charts.widened(values)
     scale = charts.Scale(low=low, high=high, start=50.0, end=10.0)
     assert (scale(low), scale(high)) == (50.0, 10.0)
-    marks = charts.ticks(low, high, most=most)
+    marks = charts.ticks(low, high, max_ticks=most)
     assert all(10.0 - 1e-6 <= scale(value) <= 50.0 + 1e-6 for value in (*values, *marks))
     assert len(marks) <= most

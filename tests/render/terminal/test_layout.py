@@ -2,7 +2,7 @@ import pytest
 
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.layout import draw_table, sparkline
-from gradscope.render.views.view import Column, Course
+from gradscope.render.views.view import Column, Sparkline
 from gradscope.render.words import IN_THE_FILES, Footnotes
 from tests.render.printing import printed
 
@@ -38,7 +38,7 @@ def test_a_wide_terminal_gets_intervals_courses_and_full_texts(width: int, monke
         Column("text", lambda row: "a long prompt", limit=8),
         Column("number", lambda row: Estimate(value=0.5, low=0.4, high=0.6), "rank"),
         Column("steps", lambda row: "7", "count"),
-        Column("course", lambda row: Course((0.0, 1.0) * 20, width=20)),
+        Column("course", lambda row: Sparkline((0.0, 1.0) * 20, width=20)),
     )
     text = printed(draw_table(columns, [()], notes), width)
     assert [part in text for part in ("a long prompt", "[0.40, 0.60]", "▁█" * 20)] == [is_wide] * 3
@@ -52,7 +52,7 @@ def test_a_narrow_terminal_cuts_no_number(width: int) -> None:
     columns = (
         Column("", lambda row: "gradient norm"),
         Column("share of groups", lambda row: Estimate(value=0.5, low=0.25, high=0.75), "share", ""),
-        Column("steps 1 to 40", lambda row: Course((0.5,) * 40, width=26)),
+        Column("steps 1 to 40", lambda row: Sparkline((0.5,) * 40, width=26)),
         Column("last", lambda row: "-7.26e-05", "count"),
         Column("k", lambda row: "16", "count"),
     )
