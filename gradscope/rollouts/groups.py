@@ -490,7 +490,7 @@ class GroupsOnDisk(GroupsOfTable):
         """Groups with these rewards; ``read`` reads those of a step back, in order, perhaps from the whole log."""
         super().__init__(table)
         self.read, self.reads_all = read, reads_all
-        self.at = lru_cache(maxsize=2)(self._read_back)
+        self.at_step = lru_cache(maxsize=2)(self._read_back)
         """The groups of a step, empty where it has none; an InputError where they no longer match the table."""
 
     def _read_back(self, step: int) -> tuple[RolloutGroup, ...]:
@@ -505,11 +505,11 @@ class GroupsOnDisk(GroupsOfTable):
 
     def _group(self, index: int) -> RolloutGroup:
         step = int(self.table.step[index])
-        return self.at(step)[index - int(np.searchsorted(self.table.step, step))]
+        return self.at_step(step)[index - int(np.searchsorted(self.table.step, step))]
 
     def __iter__(self) -> Iterator[RolloutGroup]:
         for step in steps_of(self):
-            yield from self.at(step)
+            yield from self.at_step(step)
 
 
 def holds_rewards_alone(groups: Sequence[RolloutGroup]) -> bool:
@@ -520,7 +520,7 @@ def holds_rewards_alone(groups: Sequence[RolloutGroup]) -> bool:
 def groups_at(groups: Sequence[RolloutGroup], step: int) -> tuple[RolloutGroup, ...]:
     """The groups of one step, in their order."""
     if isinstance(groups, GroupsOnDisk):
-        return groups.at(step)
+        return groups.at_step(step)
     return tuple(group for group in groups if group.step == step)
 
 

@@ -67,7 +67,7 @@ class StepMetrics(Mapping[int, Mapping[str, float]]):
         self.not_shares = not_shares  # metrics whose NaN are logged numbers outside [0, 1]
 
     @classmethod
-    def of(cls, metrics: Mapping[int, Mapping[str, float]]) -> StepMetrics:
+    def from_mapping(cls, metrics: Mapping[int, Mapping[str, float]]) -> StepMetrics:
         """Columns of a mapping from steps to metrics."""
         if isinstance(metrics, cls):
             return metrics
@@ -84,7 +84,7 @@ class StepMetrics(Mapping[int, Mapping[str, float]]):
         }
         return cls(np.array(steps, dtype=np.int64), series)
 
-    def course(self, name: str) -> tuple[Counts, Floats]:
+    def series(self, name: str) -> tuple[Counts, Floats]:
         """The steps that have a number, ascending, [N], and the numbers, [N]."""
         column = self.columns.get(name)
         if column is None:
@@ -93,7 +93,7 @@ class StepMetrics(Mapping[int, Mapping[str, float]]):
 
     def by_step(self, name: str) -> dict[int, float]:
         """Step -> the number, of the steps that have it."""
-        steps, values = self.course(name)
+        steps, values = self.series(name)
         return dict(zip(steps.tolist(), values.tolist(), strict=True))
 
     def __len__(self) -> int:
@@ -209,13 +209,13 @@ class TrainerSettings(Struct, frozen=True, kw_only=True):
         """The same with some arguments of other values."""
         return replace(self, values={**self.values, **values})
 
-    def at(self, path: str, default: Any = None) -> Any:
+    def lookup(self, path: str, default: Any = None) -> Any:
         """An argument of a nested configuration, by its path or its last name; the default where not known or null.
 
         Example:
-            >>> TrainerSettings(values={"actor.kl_loss_coef": 0.1, "n": 8}).at("actor.kl_loss_coef")
+            >>> TrainerSettings(values={"actor.kl_loss_coef": 0.1, "n": 8}).lookup("actor.kl_loss_coef")
             0.1
-            >>> TrainerSettings(values={"actor.kl_loss_coef": 0.1, "n": 8}).at("rollout.n")
+            >>> TrainerSettings(values={"actor.kl_loss_coef": 0.1, "n": 8}).lookup("rollout.n")
             8
         """
         return self.get(path, self.get(path.rpartition(".")[2], default))
@@ -276,9 +276,9 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
         return f"<{type(self).__name__} of {self.source.path}: {self.source.recognized}; {size}>"
 
     @cached_property
-    def courses(self) -> StepMetrics:
+    def step_metrics(self) -> StepMetrics:
         """The metrics as columns, so that reading one does not walk over all steps; a share is one of groups."""
-        logged = StepMetrics.of(self.metrics)
+        logged = StepMetrics.from_mapping(self.metrics)
         if not self.settings.count_dead_batches:
             return logged
         columns = {name: column for name, column in logged.columns.items() if name != "frac_reward_zero_std"}
@@ -293,7 +293,7 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
             >>> Run(path=Path("a"), source=source, groups=(), metrics=metrics).half_unit(2, "grad_norm")
             5e-05
         """
-        steps, values = self.courses.course(name)
+        steps, values = self.step_metrics.series(name)
         at = int(np.searchsorted(steps, step))
         most, last = written_digits(values[max(0, at - _AROUND) : at + _AROUND].tolist())
         value = self.metrics.get(step, {}).get(name)
@@ -317,7 +317,7 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def every_step(self) -> tuple[int, ...]:
         """Every step of the log, ascending: those with rollouts and those with metrics alone."""
-        logged = (self.courses.course(name)[0] for name in self.courses.columns)
+        logged = (self.step_metrics.series(name)[0] for name in self.step_metrics.columns)
         return tuple(np.unique(np.concatenate([np.array(self.updates, dtype=np.int64), *logged])).tolist())
 
     @property

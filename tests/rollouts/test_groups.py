@@ -186,7 +186,7 @@ def test_groups_on_disk_are_those_that_are_read_back() -> None:
         three_groups()[::2],
     )
     assert (len(read), groups.steps_of(read), groups.sizes_of(read), groups.num_used(read)) == (3, (1, 2), (1, 2), 4)
-    assert read.at(3) == ()
+    assert read.at_step(3) == ()
     with pytest.raises(IndexError):
         read[3]
 

@@ -83,20 +83,20 @@ ROWS = {3: {"b": 1.0}, 1: {"a": 0.5, "b": math.inf}, 2: {}, 7: {"a": 2.0}}
 
 
 def test_columns_are_a_mapping_of_steps() -> None:
-    read = StepMetrics.of(ROWS)
+    read = StepMetrics.from_mapping(ROWS)
     assert (read == ROWS, list(read), len(read), 2 in read, 4 in read) == (True, [1, 2, 3, 7], 4, True, False)
     assert dict(read.items()) == ROWS
     assert list(read.values()) == [ROWS[step] for step in (1, 2, 3, 7)]
     assert (read[1], read.get(4)) == ({"a": 0.5, "b": math.inf}, None)
     with pytest.raises(KeyError):
         read[9]
-    assert StepMetrics.of(read) is read
+    assert StepMetrics.from_mapping(read) is read
 
 
 def test_a_course_is_the_steps_that_have_a_number() -> None:
-    steps, values = StepMetrics.of(ROWS).course("a")
+    steps, values = StepMetrics.from_mapping(ROWS).series("a")
     assert (steps.tolist(), values.tolist()) == ([1, 7], [0.5, 2.0])
-    assert [len(part) for part in StepMetrics.of(ROWS).course("c")] == [0, 0]
+    assert [len(part) for part in StepMetrics.from_mapping(ROWS).series("c")] == [0, 0]
 
 
 def test_more_steps_than_are_dictionaries_at_once() -> None:

@@ -141,7 +141,9 @@ class MetricValues(Struct, kw_only=True):
 
     def names(self) -> list[str]:
         """Every name that a requirement on this run may use: catalogue names, then what was logged."""
-        return list(dict.fromkeys([*CATALOG, *["reward"] * bool(self.run.groups), *sorted(self.run.courses.columns)]))
+        return list(
+            dict.fromkeys([*CATALOG, *["reward"] * bool(self.run.groups), *sorted(self.run.step_metrics.columns)])
+        )
 
     def value(self, name: str) -> MetricValue:
         """One metric by its name, which ``@`` and a selector of steps may follow; undefined with the reason."""
@@ -165,14 +167,14 @@ class MetricValues(Struct, kw_only=True):
             ) or self._of_groups(entry)
         if budget_of(name) is not None:
             return self._pass_at_k(name)
-        course = self._course(name, ()) if name == "reward" or name in self.run.courses.columns else None
+        course = self._course(name, ()) if name == "reward" or name in self.run.step_metrics.columns else None
         if course:
             step, value = max(course.items())
             silent = _not_finite(name, {step: value}) or self._uncovered(name, course, self.run.every_step, "last")
             if silent is not None:
                 return silent
             estimate = Estimate.exact(value)
-            origin = "as the trainer logged it" if name in self.run.courses.columns else "of its rollouts"
+            origin = "as the trainer logged it" if name in self.run.step_metrics.columns else "of its rollouts"
             return MetricValue(estimate=estimate, subject=f"{name} at step {step}, {origin}")
         if entry is not None and entry.path:
             makers = {"replay": self._replay, "report": self._of_log, "spike": self._deviation}
@@ -228,7 +230,7 @@ class MetricValues(Struct, kw_only=True):
 
     def _is_logged_alone(self, name: str) -> bool:
         """Whether the log holds metrics and no rollouts, and the metric is one of them."""
-        return self.run.source.kind == "metrics" and name in self.run.courses.columns
+        return self.run.source.kind == "metrics" and name in self.run.step_metrics.columns
 
     def _uncovered(
         self, name: str, logged: Iterable[int], asked: Sequence[int], must_have: Needed
@@ -246,7 +248,7 @@ class MetricValues(Struct, kw_only=True):
         """The metric at each step that has it, recomputed ones at the chosen steps; None for no number of a step."""
         entry = CATALOG.get(metric)
         if self._is_logged_alone(metric):
-            return self.run.courses.by_step(metric)
+            return self.run.step_metrics.by_step(metric)
         elif metric in _OF_COURSE:
             course = self.degeneracy().course
             rows = dict(zip(course.step, getattr(course, metric), strict=True))
@@ -256,8 +258,8 @@ class MetricValues(Struct, kw_only=True):
             rows = {step: estimate.value for step, estimate in self._log_course(metric).items()}
         elif entry is not None and entry.command == "replay":
             rows = {step.step: _replayed(step, entry) for step in self.replay(tuple(steps)).steps}
-        elif metric in self.run.courses.columns:
-            return self.run.courses.by_step(metric)
+        elif metric in self.run.step_metrics.columns:
+            return self.run.step_metrics.by_step(metric)
         elif metric == "reward" and self.run.groups:
             return self.run.judged_rewards.mean_reward_by_step()
         else:

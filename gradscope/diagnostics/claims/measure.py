@@ -167,7 +167,7 @@ def _is_number(value: Any) -> bool:
 
 def _judge(metric: str, low: float, high: float, evidence: Evidence) -> Judgement:
     name = split_metric(metric)[0]
-    entry, is_logged = CATALOG.get(name), name in evidence.run.courses.columns  # what was logged is not recomputed
+    entry, is_logged = CATALOG.get(name), name in evidence.run.step_metrics.columns  # what was logged is not recomputed
     if not evidence.steps and not is_logged and entry is not None and entry.command in ("rank", "replay"):
         return cannot_tell(evidence.no_gradients)
     measured = evidence.value(metric)

@@ -280,7 +280,7 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
 
 
 def _of_metrics(path: Path, run: Run) -> ComparedRun:
-    names = [name for name in ("reward", "frac_reward_zero_std") if name in run.courses.columns]
+    names = [name for name in ("reward", "frac_reward_zero_std") if name in run.step_metrics.columns]
     at_once = {step for step, logged in run.metrics.items() if logged.keys() >= set(names)}
     names = names if at_once else names[:1]  # logged at steps of their own, as by two callbacks
     metrics = {step: logged for step, logged in run.metrics.items() if logged.keys() >= set(names)}
@@ -314,7 +314,7 @@ def _logged(run: Run, steps: NDArray[np.int64]) -> dict[str, NDArray[np.float64]
     of_steps: dict[str, NDArray[np.float64]] = {}
     courses = common_metrics(run)
     for metric, name in LOGGED.items():
-        with_number, values = courses.course(name)
+        with_number, values = courses.series(name)
         is_compared = np.isin(with_number, steps)
         if is_compared.sum() == len(steps) and np.isfinite(values[is_compared]).all():
             of_steps[metric] = values[is_compared]

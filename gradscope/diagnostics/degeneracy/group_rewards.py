@@ -263,7 +263,7 @@ def _logged(run: Run, step: int, last: int, reward: str | None) -> float | None:
 
 def shares_elsewhere(run: Run, reward: str | None) -> list[float]:
     """The trainer's own shares at the steps of which there are no rollouts."""
-    steps, shares = run.courses.course("frac_reward_zero_std")
+    steps, shares = run.step_metrics.series("frac_reward_zero_std")
     return [] if reward else shares[~np.isin(steps, run.steps) & (shares >= 0.0) & (shares <= 1.0)].tolist()
 
 
@@ -289,7 +289,7 @@ def degeneracy_as_logged(
     steps = () if dead is None else dead.steps
     shares = [_aligned(course, steps) for course in (dead, passed, failed)]
     target, is_by_window = options.target_degeneracy, options.by == "window"
-    rows = partial(_rows, steps, shares, run.courses.not_shares)
+    rows = partial(_rows, steps, shares, run.step_metrics.not_shares)
     windows = rows(NUM_WINDOWS) if is_by_window else ()
     return undefined_record(
         results.DegeneracyReport,
@@ -449,7 +449,7 @@ def measure_behind_filter(
 ) -> results.BehindFilter:
     """The share of dead groups among all that were sampled, those included that never reached the log."""
     begins, rule = _RULES.get(run.source.format, ("", None))
-    counted = rule is not None and any(name.startswith(begins) for name in run.courses.columns)
+    counted = rule is not None and any(name.startswith(begins) for name in run.step_metrics.columns)
     if rule is None or not counted:
         return _nothing(NO_COUNTER)
     if reward is not None:

@@ -297,8 +297,8 @@ def _scaled(run: Run, groups: RewardTable) -> _Scaled | str:
 def _formulation(run: Run) -> tuple[str, float, str]:
     """What advantages are divided by (``group``, ``batch``, ``none``; empty: not known), an epsilon, and a sentence."""
     settings = run.settings
-    if settings.get("trainer") == "verl" and settings.at("algorithm.adv_estimator") == "grpo":
-        is_divided = bool(settings.at("algorithm.norm_adv_by_std_in_grpo", True))
+    if settings.get("trainer") == "verl" and settings.lookup("algorithm.adv_estimator") == "grpo":
+        is_divided = bool(settings.lookup("algorithm.norm_adv_by_std_in_grpo", True))
         name = f"the advantages of norm_adv_by_std_in_grpo={is_divided}"
         return "group" if is_divided else "none", _VERL_EPSILON, name
     if settings.origin is None or not (run.source.format == "trl" or "scale_rewards" in settings.values):

@@ -22,7 +22,7 @@ _LARGEST = 1e100
 def first_logged(run: Run, names: Iterable[str]) -> tuple[str, dict[int, float]] | None:
     """The first of some metrics that the trainer logged, at any step: its name, and step -> number."""
     steps = set(run.steps)
-    courses = ((name, run.courses.by_step(name).items()) for name in names)
+    courses = ((name, run.step_metrics.by_step(name).items()) for name in names)
     logged = ((name, {step: value for step, value in course if step in steps}) for name, course in courses)
     return next((match for match in logged if match[1]), None)
 
@@ -65,29 +65,29 @@ NO_ROLLOUTS = "the log holds metrics and no rollouts"  # why what needs rollouts
 
 def common_metrics(run: Run) -> StepMetrics:
     """What a run's trainer logged, also under its common names, as that of metrics alone is."""
-    if run.source.kind == "metrics" or not len(run.courses):
-        return run.courses
-    naming, _ = naming_of(run.courses.columns, {}).held_against(run.courses)
-    return naming.apply(run.courses)
+    if run.source.kind == "metrics" or not len(run.step_metrics):
+        return run.step_metrics
+    naming, _ = naming_of(run.step_metrics.columns, {}).held_against(run.step_metrics)
+    return naming.apply(run.step_metrics)
 
 
 def metric_courses(run: Run) -> tuple[results.MetricCourse, ...]:
     """The common metrics of a run, in the order of reading; those that no step has are left out."""
     courses = common_metrics(run)
-    return tuple(_course(courses, metric) for metric in COMMON if len(courses.course(metric.name)[0]))
+    return tuple(_course(courses, metric) for metric in COMMON if len(courses.series(metric.name)[0]))
 
 
 def verdict_courses(run: Run) -> tuple[results.MetricCourse, ...]:
     """What else says how good answers are, by its trainer's name: held-out evaluations, shares of correct answers."""
-    reward = run.courses.by_step("reward")
-    names = [name for name in run.courses.columns if is_verdict(name) and run.courses.by_step(name) != reward]
+    reward = run.step_metrics.by_step("reward")
+    names = [name for name in run.step_metrics.columns if is_verdict(name) and run.step_metrics.by_step(name) != reward]
     return tuple(
-        _course(run.courses, CommonMetric(name=name, title=name, style="norm", keys=(name,))) for name in names
+        _course(run.step_metrics, CommonMetric(name=name, title=name, style="norm", keys=(name,))) for name in names
     )
 
 
 def _course(courses: StepMetrics, metric: CommonMetric) -> results.MetricCourse:
-    steps, values = courses.course(metric.name)
+    steps, values = courses.series(metric.name)
     is_finite = np.isfinite(values)
     chosen = is_finite if is_finite.any() else ~is_finite
     unusable = np.flatnonzero(~(np.abs(values) < _LARGEST))[:1]

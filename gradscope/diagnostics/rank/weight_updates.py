@@ -145,7 +145,7 @@ def learning_rates(run: Run) -> dict[int, float]:
     """The learning rate of each step, as it was logged there, where it is above zero."""
     logged: dict[int, float] = {}
     for name in ("optim/lr", "train/lr", "actor/lr", "learning_rate"):  # the last of these goes before the others
-        logged |= run.courses.by_step(name)
+        logged |= run.step_metrics.by_step(name)
     return {step: rate for step, rate in sorted(logged.items()) if rate > 0}
 
 

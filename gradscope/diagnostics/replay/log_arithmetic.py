@@ -147,10 +147,10 @@ def _trainer_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) ->
 
 def _verl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
     """``algorithm.adv_estimator=grpo``; a rollout alone in its group keeps its reward."""
-    named = settings.at("algorithm.adv_estimator")
+    named = settings.lookup("algorithm.adv_estimator")
     estimator = str(named or "gae")
-    scaled = bool(settings.at("algorithm.norm_adv_by_std_in_grpo", True))
-    if settings.at("algorithm.use_kl_in_reward", False):
+    scaled = bool(settings.lookup("algorithm.norm_adv_by_std_in_grpo", True))
+    if settings.lookup("algorithm.use_kl_in_reward", False):
         return estimator, Reason("loss_not_on_disk", _KL_IN_REWARDS)
     if named is None:
         text = "the arguments do not name algorithm.adv_estimator, and verl's default, gae, has no rule here"
@@ -176,7 +176,7 @@ def _prime_rl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
 
 def _nemo_rl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
     """``grpo.adv_estimator``: baseline and spread of the others of the group, or of all."""
-    name = str(settings.at("grpo.adv_estimator.name", "grpo"))
+    name = str(settings.lookup("grpo.adv_estimator.name", "grpo"))
     leave_one_out, scaled = _of_grpo(settings, "use_leave_one_out_baseline"), _of_grpo(settings, "normalize_rewards")
     if name != "grpo":
         return name, Reason("loss_unknown", f"adv_estimator {name!r} has no rule here")
@@ -539,7 +539,7 @@ def _formulated(name: str, groups: Sequence[RolloutGroup], settings: TrainerSett
 
 def further_steps(run: Run) -> int:
     """How many steps have a norm that no rollouts of the log belong to."""
-    return len({*run.courses.course("grad_norm")[0].tolist()} - {*run.updates, *run.notes})
+    return len({*run.step_metrics.series("grad_norm")[0].tolist()} - {*run.updates, *run.notes})
 
 
 def without_rollouts(run: Run) -> Iterator[str]:

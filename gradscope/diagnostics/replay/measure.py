@@ -325,7 +325,7 @@ def replay_report(
 ) -> ReplayReport:
     """A verdict per step and quantity; ``described`` is how the engine computed the steps that were recomputed."""
     # a KL term is in no default, and does nothing before the first update; TRL logs it wherever it is
-    no_kl = not run.courses.course("kl")[1].any() and (run.trained_by_trl or run.settings.get("beta") == 0)
+    no_kl = not run.step_metrics.series("kl")[1].any() and (run.trained_by_trl or run.settings.get("beta") == 0)
     for name, open_for in (("advantage", _DEFAULTS), (NORM, (*_DEFAULTS * no_kl, "batch_split"))):
         fits = [of.step for of in steps if of.verdict_on(name) == "match" and of.recomputed.get(name)]
         off = [_open(step, name, open_for) for step in steps]
@@ -450,7 +450,7 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
     batch = batch_of_step(run, measured)
     of_sampling = [] if measured.step in run.repeats else [replay_rewards(run, measured, batch)]
     counts_kl = run.settings.are_of_rloo  # its share is of rewards less their KL
-    logs_share = run.trained_by_trl or "frac_reward_zero_std" in run.courses.columns
+    logs_share = run.trained_by_trl or "frac_reward_zero_std" in run.step_metrics.columns
     if of_sampling and logs_share and run.settings.get("trainer") is None and not counts_kl:
         of_sampling.append(replay_zero_std(run, measured, batch))
     texts = [replay_texts(step_norm)] if (step_norm := measured.recomputed) and step_norm.other_texts else []

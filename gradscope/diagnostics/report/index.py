@@ -148,7 +148,7 @@ def _summary(run: Run, name: str, success_threshold: float | None) -> RunSummary
     report = degeneracy_of_run(run, success_threshold=success_threshold)
     dead = dict(zip(report.course.step, report.course.frac_reward_zero_std, strict=True))
     means = mean_rewards(run)
-    steps, norms = run.steps or run.every_step, run.courses.by_step("grad_norm")
+    steps, norms = run.steps or run.every_step, run.step_metrics.by_step("grad_norm")
     rewards = tuple(means.get(step) for step in steps)
     measured = [(step, value) for step, value in zip(steps, rewards, strict=True) if value is not None]
     return RunSummary(
@@ -429,13 +429,13 @@ def _overlaid(
 
 def mean_rewards(run: Run) -> dict[int, float]:
     """Step -> mean of the rewards of its whole groups, or as logged where rollouts are not."""
-    return run.judged_rewards.mean_reward_by_step() if run.groups else _finite(run.courses, "reward")
+    return run.judged_rewards.mean_reward_by_step() if run.groups else _finite(run.step_metrics, "reward")
 
 
 def _dead_shares(run: Run) -> dict[int, float]:
     """Step -> share of its groups of several rollouts that are dead, or as logged where there are no rollouts."""
     if not run.groups:
-        return _finite(run.courses, "frac_reward_zero_std")
+        return _finite(run.step_metrics, "frac_reward_zero_std")
     table = run.judged_rewards
     table = table.select(table.is_complete & (table.size > 1))
     return table.mean_by_step(table.is_dead, np.ones(len(table)))

@@ -265,7 +265,7 @@ def _usable_steps(run: Run, wanted: Literal["all"] | None) -> tuple[int, ...]:
     if wanted == "all" or len(usable) <= MAX_STEPS:
         return usable
     chosen = list(evenly(usable, MAX_STEPS))
-    norms = run.courses.by_step("grad_norm")
+    norms = run.step_metrics.by_step("grad_norm")
     spike = max(usable, key=lambda step: norms.get(step, 0.0) if math.isfinite(norms.get(step, 0.0)) else math.inf)
     if spike not in chosen:
         chosen.remove(min(chosen[1:-1], key=lambda step: abs(step - spike)))

@@ -80,9 +80,11 @@ def courses_of(run: Run, *, named: int | None = None) -> Courses:
     """
     courses: dict[str, StepValues] = {}
     for names in _NAMES:
-        chosen = next((name for last in names for name in run.courses.columns if name.rpartition("/")[2] == last), None)
+        chosen = next(
+            (name for last in names for name in run.step_metrics.columns if name.rpartition("/")[2] == last), None
+        )
         if chosen is not None:
-            steps, values = run.courses.course(chosen)
+            steps, values = run.step_metrics.series(chosen)
             if names == _NAMES[0]:
                 counts = ((values != 0) & ~_are_dead(run, steps, values)) | (steps == named)
                 steps, values = steps[counts], values[counts]
@@ -95,8 +97,8 @@ def _are_dead(run: Run, steps: Counts, norms: Array) -> NDArray[np.bool_]:
 
     Such a norm is of the KL or of rounding: beside it that of any gradient stands out.
     """
-    with_share, shares = run.courses.course(_DEAD)
-    with_spread, spreads = run.courses.course("reward_std")
+    with_share, shares = run.step_metrics.series(_DEAD)
+    with_spread, spreads = run.step_metrics.series("reward_std")
     are_dead = np.isin(steps, np.concatenate([with_share[shares >= 1], with_spread[spreads == 0]]))
     live = norms[~are_dead & np.isfinite(norms)]
     usual = np.median(live) if len(live) > MIN_NEIGHBORS else -math.inf
@@ -165,8 +167,8 @@ def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
 
     Consoles round, verl's to three digits after the point: zeros alone are no proof.
     """
-    name = next((name for name in run.courses.columns if name.rpartition("/")[2] in _RATES), "")
-    steps, rates = run.courses.course(name)
+    name = next((name for name in run.step_metrics.columns if name.rpartition("/")[2] in _RATES), "")
+    steps, rates = run.step_metrics.series(name)
     idle = steps[rates == 0].tolist()
     if 2 < len(idle) == len(rates):
         yield f"The learning rate {ALL_ZERO} {len(rates):,} steps: it is rounded, or {NO_CHANGE}."
@@ -186,12 +188,12 @@ def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
         again = f", and again at {later}: cycles, or restarts" if later else ""
         yield f"The learning rate rises from {rates[at - 1]:.3g} to {rates[at]:.3g} at step {steps[at]}{again}."
     name = next((name for name in courses if name.endswith(_NAMES[0])), "")
-    steps, norms = run.courses.course(name)
+    steps, norms = run.step_metrics.series(name)
     largest = norms.max(initial=0.0)
     number = np.count_nonzero(norms == largest)
     if len(norms) > 2 and not norms.any():
         yield f"The gradient norm {ALL_ZERO} {len(norms):,} steps: it is rounded, or nothing is learned."
-    with_share, shares = run.courses.course(_DEAD)
+    with_share, shares = run.step_metrics.series(_DEAD)
     are_single = np.diff(steps, prepend=0) <= 1  # of several steps TRL logs the last one's norm, and the mean of shares
     idle = [] if run.groups else np.intersect1d(steps[(norms == 0) & are_single], with_share[shares < 1]).tolist()
     if norms.any() and idle:
@@ -438,18 +440,18 @@ def _also_unusual(run: Run, step: int, courses: Courses, *, stands_out: bool) ->
     names = (*courses, *(name for name in run.metrics.get(step, {}) if name.rpartition("/")[2] not in _RATES))
     first_names: dict[tuple[bytes, bytes], str] = {}
     for name in names:
-        steps, values = run.courses.course(name)
+        steps, values = run.step_metrics.series(name)
         first_names.setdefault((steps.tobytes(), values.tobytes()), name)
     compared = [name for name in first_names.values() if name not in courses and not _is_steady(run, name)]
     del first_names
     for name in compared:
-        metric = metric_at(name, run.courses.by_step(name), step, num_chosen_from=len(compared))
+        metric = metric_at(name, run.step_metrics.by_step(name), step, num_chosen_from=len(compared))
         if abs(metric.deviation.value or 0.0) > (metric.by_chance.value or math.inf):
             yield replace(metric, is_unusual=stands_out)
 
 
 def _is_steady(run: Run, name: str) -> bool:
-    signs = np.sign(np.diff(run.courses.course(name)[1]))
+    signs = np.sign(np.diff(run.step_metrics.series(name)[1]))
     return len(signs) > 1 and signs[0] != 0 and bool(np.all(signs == signs[0]))
 
 
@@ -469,7 +471,7 @@ def _report(
     why = "advantages were not logged for every rollout" if reason is None else _why(run, reason)
     typical = next((metric.typical.value for metric in metrics if metric.name == "grad_norm"), None)
     tensors, tokens = measured.answer or ((), ())
-    steps, values = run.courses.course(next(iter(courses), ""))
+    steps, values = run.step_metrics.series(next(iter(courses), ""))
     is_finite = np.isfinite(values)
     report = SpikeReport(
         source=inputs.with_damage(run, {} if reason is None else {step: reason}, ()),

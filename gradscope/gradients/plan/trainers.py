@@ -31,7 +31,7 @@ def _release(settings: TrainerSettings, name: str) -> tuple[int, int] | None:
 
 def _section(settings: TrainerSettings, name: str) -> Callable[..., Any]:
     """An argument below a section by its own name, or a default."""
-    return lambda argument, default=None: settings.at(f"{name}.{argument}", default)
+    return lambda argument, default=None: settings.lookup(f"{name}.{argument}", default)
 
 
 def _number(value: Any) -> float | None:
@@ -40,7 +40,7 @@ def _number(value: Any) -> float | None:
 
 def _product(settings: TrainerSettings, *names: str) -> int | None:
     """The rollouts of an update: prompts times samples, where both are known."""
-    prompts, samples = (settings.at(name) for name in names)
+    prompts, samples = (settings.lookup(name) for name in names)
     return None if prompts is None or samples is None else int(prompts) * int(samples)
 
 
@@ -110,7 +110,7 @@ def _verl_objective(settings: TrainerSettings) -> Objective:
         kl_type="k2" if kl_type.endswith("+") else _VERL_KL.get(kl_type, "k3"),
         kl_bounds=_KL_BOUNDS if kl_type in ("low_var_kl", "k3") else (math.inf, math.inf),
         use_bias_correction_kl=False,
-        temperature=float(settings.at("actor_rollout_ref.rollout.temperature", 1.0)),
+        temperature=float(settings.lookup("actor_rollout_ref.rollout.temperature", 1.0)),
         epsilon_low=float(of_actor("clip_ratio_low", clip)),
         epsilon_high=float(of_actor("clip_ratio_high", clip)),
         delta=float(of_actor("clip_ratio_c", 3.0)),
@@ -124,15 +124,15 @@ def _verl_objective(settings: TrainerSettings) -> Objective:
         needs_sampler=correction is not None,
         num_rows=_verl_rows(settings),
         cannot_with_empty=_without_empty(settings),
-        assumed=tuple(name for name in _VERL_SHAPING if settings.at(name) is None),
+        assumed=tuple(name for name in _VERL_SHAPING if settings.lookup(name) is None),
         cannot=cannot,
     )
 
 
 def _verl_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     """The norm of a step is a mean over its updates, and only the first starts from weights that are saved."""
-    prompts, mini_batch = settings.at("data.train_batch_size"), settings.at(f"{_ACTOR}.ppo_mini_batch_size")
-    epochs = int(settings.at(f"{_ACTOR}.ppo_epochs", 1))
+    prompts, mini_batch = settings.lookup("data.train_batch_size"), settings.lookup(f"{_ACTOR}.ppo_mini_batch_size")
+    epochs = int(settings.lookup(f"{_ACTOR}.ppo_epochs", 1))
     if prompts is None or mini_batch is None:
         text = "how many updates a step has follows from data.train_batch_size and actor.ppo_mini_batch_size, not known"
         yield Reason("settings_unknown", text, hint=_VERL_CONFIG)
@@ -140,10 +140,10 @@ def _verl_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
         text = f"verl logs the mean norm over the {updates} updates of a step, and the later ones start from weights "
         yield Reason("several_updates", f"{text}that are not saved")
     mode, term = _verl_mode(settings), _verl_term(settings)
-    kl_type = str(settings.at(f"{_ACTOR}.kl_loss_type", "low_var_kl")).removesuffix("+")
-    aggregation = settings.at(f"{_ACTOR}.loss_agg_mode", "token-mean")
-    has_kl = settings.at(f"{_ACTOR}.use_kl_loss", False)
-    has_extra_terms = has_kl or settings.at(f"{_ACTOR}.entropy_coeff", 0.0)
+    kl_type = str(settings.lookup(f"{_ACTOR}.kl_loss_type", "low_var_kl")).removesuffix("+")
+    aggregation = settings.lookup(f"{_ACTOR}.loss_agg_mode", "token-mean")
+    has_kl = settings.lookup(f"{_ACTOR}.use_kl_loss", False)
+    has_extra_terms = has_kl or settings.lookup(f"{_ACTOR}.entropy_coeff", 0.0)
     is_mixed = term in _ALWAYS_BY_SEQUENCE and has_extra_terms and str(aggregation) != _BY_SEQUENCE
     own = f"{term} averages its own term by sequence and the KL and entropy terms by {aggregation}"
     yield from no_rule(
@@ -182,8 +182,10 @@ def _verl_micro_batches(settings: TrainerSettings) -> Iterator[Reason]:
 
 def _is_one_micro_batch(settings: TrainerSettings) -> bool:
     """Whether an update is known to be one forward and backward pass."""
-    devices = int(settings.at("trainer.n_gpus_per_node", 8)) * int(settings.at("trainer.nnodes", 1))
-    size, dynamic = (settings.at(f"{_ACTOR}.{name}") for name in ("ppo_micro_batch_size_per_gpu", "use_dynamic_bsz"))
+    devices = int(settings.lookup("trainer.n_gpus_per_node", 8)) * int(settings.lookup("trainer.nnodes", 1))
+    size, dynamic = (
+        settings.lookup(f"{_ACTOR}.{name}") for name in ("ppo_micro_batch_size_per_gpu", "use_dynamic_bsz")
+    )
     rows = _verl_rows(settings)
     return devices == 1 and not dynamic and rows is not None and size is not None and int(size) >= rows
 
@@ -228,15 +230,15 @@ def _counts_by_mini_batch(settings: TrainerSettings) -> bool | None:
     """Whether tokens are counted over the mini-batch, as since verl 0.8; None where that is unknown."""
     version = _release(settings, "verl_version")
     if version is not None:
-        return version >= (0, 8) or settings.at("trainer.use_legacy_worker_impl") == "disable"
-    if settings.get("verl_v1") or settings.at("trainer.use_v1") is not None:
+        return version >= (0, 8) or settings.lookup("trainer.use_legacy_worker_impl") == "disable"
+    if settings.get("verl_v1") or settings.lookup("trainer.use_v1") is not None:
         return True
-    legacy = settings.at("trainer.use_legacy_worker_impl")  # an argument of 0.6 and 0.7
+    legacy = settings.lookup("trainer.use_legacy_worker_impl")  # an argument of 0.6 and 0.7
     return None if legacy is None else legacy == "disable"
 
 
 def _verl_mode(settings: TrainerSettings) -> str:
-    mode = str(settings.at(f"{_ACTOR}.loss_agg_mode", "token-mean"))
+    mode = str(settings.lookup(f"{_ACTOR}.loss_agg_mode", "token-mean"))
     return _BY_SEQUENCE if _verl_term(settings) in _ALWAYS_BY_SEQUENCE else mode
 
 
@@ -244,24 +246,24 @@ def _verl_term(settings: TrainerSettings) -> str:
     """The loss mode; with ``bypass_mode`` the trainer of 0.8 and older has one of its own."""
     if _is_bypassed(settings) and not _is_v1(settings):
         return "bypass_mode"
-    return str(settings.at(f"{_ACTOR}.policy_loss.loss_mode", "vanilla"))
+    return str(settings.lookup(f"{_ACTOR}.policy_loss.loss_mode", "vanilla"))
 
 
 def _is_v1(settings: TrainerSettings) -> bool:
     """Whether the trainer was that of 0.9, as its rows or its arguments tell."""
-    return bool(settings.get("verl_v1") or settings.at("trainer.use_v1", False))
+    return bool(settings.get("verl_v1") or settings.lookup("trainer.use_v1", False))
 
 
 def _is_bypassed(settings: TrainerSettings) -> bool:
     """Whether the sampler's log-probabilities are used for those of the trainer before the update."""
-    return bool(settings.at(f"{_CORRECTION}.bypass_mode", False))
+    return bool(settings.lookup(f"{_CORRECTION}.bypass_mode", False))
 
 
 def _scale_factor(settings: TrainerSettings) -> float | None:
     """The constant; where it is not set, the response length that the trainer of 0.8 and older pads to."""
-    value = settings.at(f"{_ACTOR}.loss_scale_factor")
+    value = settings.lookup(f"{_ACTOR}.loss_scale_factor")
     if value is None and not _is_v1(settings):
-        value = settings.at("data.max_response_length")
+        value = settings.lookup("data.max_response_length")
     return _number(value)
 
 
@@ -271,11 +273,11 @@ def _verl_rows(settings: TrainerSettings) -> int | None:
 
 def _verl_correction(settings: TrainerSettings) -> losses.SamplerCorrection | None:
     """Truncated (one bound) or dropped (two, ``low_high``) ratios of the trainer to the engine that sampled."""
-    cap = settings.at(f"{_ACTOR}.tis_imp_ratio_cap", 0.0)  # the same under its name of 0.5 and 0.6
-    level = settings.at(f"{_CORRECTION}.rollout_is") or ("token" if cap and float(cap) > 0 else None)
+    cap = settings.lookup(f"{_ACTOR}.tis_imp_ratio_cap", 0.0)  # the same under its name of 0.5 and 0.6
+    level = settings.lookup(f"{_CORRECTION}.rollout_is") or ("token" if cap and float(cap) > 0 else None)
     if not level or _is_bypassed(settings):
         return None
-    bounds = str(settings.at(f"{_CORRECTION}.rollout_is_threshold", cap or 2.0)).split("_")
+    bounds = str(settings.lookup(f"{_CORRECTION}.rollout_is_threshold", cap or 2.0)).split("_")
     high, low = float(bounds[-1]), float(bounds[0]) if len(bounds) == 2 else None
     return losses.SamplerCorrection(mode=_MODES[level != "token", low is not None], low=low, high=high)
 
@@ -316,7 +318,7 @@ def _prime_rl_objective(settings: TrainerSettings) -> Objective:
         temperature=temperatures[0],
         importance_ratio=True,
         ratio_to_logged=True,
-        assumed=tuple(name for name in _PRIME_SHAPING if settings.at(name) is None),
+        assumed=tuple(name for name in _PRIME_SHAPING if settings.lookup(name) is None),
         cannot=next(_prime_obstacles(settings), None),
     )
 
@@ -331,13 +333,13 @@ def _sampling_temperatures(settings: TrainerSettings) -> list[float]:
 
 def _prime_kind(settings: TrainerSettings) -> str:
     """The type; until 0.6 ``default`` had both bounds, named ``ipo_mask_low`` and ``ipo_mask_high``."""
-    kind = str(settings.at(f"{_PRIME_LOSS}.type", "default"))
-    return "ipo" if kind == "default" and settings.at(f"{_PRIME_LOSS}.ipo_mask_low") is not None else kind
+    kind = str(settings.lookup(f"{_PRIME_LOSS}.type", "default"))
+    return "ipo" if kind == "default" and settings.lookup(f"{_PRIME_LOSS}.ipo_mask_low") is not None else kind
 
 
 def _prime_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     kind, values = _prime_kind(settings), settings.values
-    has_teacher = settings.at(f"{_PRIME_LOSS}.teacher_tau", 0.0) and any(".teacher" in name for name in values)
+    has_teacher = settings.lookup(f"{_PRIME_LOSS}.teacher_tau", 0.0) and any(".teacher" in name for name in values)
     arguments = [name.removeprefix(f"{_PRIME_LOSS}.") for name in values if name.startswith(f"{_PRIME_LOSS}.")]
     unsupported = sorted({name.partition(".")[0] for name in arguments} - _PRIME_ARGUMENTS)
     has_schedule = any("temp_scheduler" in name and value is not None for name, value in values.items())
@@ -410,14 +412,14 @@ def _nemo_rl_objective(settings: TrainerSettings) -> Objective:
         kl_type=str(of_loss("reference_policy_kl_type", "k3")),
         kl_bounds=_nemo_kl_bounds(settings),
         use_bias_correction_kl=bool(_weighs_kl(settings)),
-        temperature=float(settings.at("policy.generation.temperature", 1.0)),
+        temperature=float(settings.lookup("policy.generation.temperature", 1.0)),
         epsilon_low=float(of_loss("ratio_clip_min", 0.2)),
         epsilon_high=float(of_loss("ratio_clip_max", 0.2)),
         delta=_number(of_loss("ratio_clip_c")),
         correction=correction,
         needs_sampler=correction is not None,
         num_rows=_nemo_rows(settings),
-        assumed=tuple(name for name in _NEMO_SHAPING if settings.at(name) is None),
+        assumed=tuple(name for name in _NEMO_SHAPING if settings.lookup(name) is None),
         cannot=cannot,
     )
 
@@ -459,7 +461,7 @@ def _nemo_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     masks_sequences = of_loss("truncated_importance_sampling_type") == "seq-mask-tis"
     in_use = [name for name, value in settings.values.items() if value and f"{_NEMO_LOSS}." in name]
     unsupported = sorted({name.removeprefix(f"{_NEMO_LOSS}.") for name in in_use} - _NEMO_ARGUMENTS)
-    cuts = {name: settings.at(f"policy.generation.{name}") for name in _NEUTRAL}
+    cuts = {name: settings.lookup(f"policy.generation.{name}") for name in _NEUTRAL}
     yield from no_rule(
         (
             of_loss("positive_example_nll_weight", 0.0),
@@ -475,7 +477,7 @@ def _nemo_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
 
 
 def _nemo_updates(settings: TrainerSettings) -> Iterator[Reason]:
-    rows, batch = _nemo_rows(settings), settings.at("policy.train_global_batch_size")
+    rows, batch = _nemo_rows(settings), settings.lookup("policy.train_global_batch_size")
     if rows is None or batch is None:
         text = "how many updates a step has follows from num_prompts_per_step, num_generations_per_prompt and "
         yield Reason("settings_unknown", f"{text}train_global_batch_size, which are not known", hint=_NEMO_CONFIG)

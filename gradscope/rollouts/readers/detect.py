@@ -201,14 +201,14 @@ def _require_sums(run: Run) -> None:
 
 def _naming_non_finite(run: Run) -> Run:
     """The run, with a sentence for each metric that the trainer logged as NaN or infinity."""
-    metrics = StepMetrics.of(run.metrics)
+    metrics = StepMetrics.from_mapping(run.metrics)
     reports: dict[tuple[bytes, bytes], tuple[int, str]] = {}  # by its values: a metric may have two names
     for name, series in metrics.columns.items():
         if name in metrics.not_shares or np.isfinite(series.values).all():
             continue
-        steps, values = metrics.course(name)
+        steps, values = metrics.series(name)
         same = bare(name)
-        is_reported = ~np.isfinite(values) & (same == name or ~np.isin(steps, metrics.course(same)[0]))
+        is_reported = ~np.isfinite(values) & (same == name or ~np.isin(steps, metrics.series(same)[0]))
         if is_reported.any():
             first, more = int(steps[is_reported][0]), np.count_nonzero(is_reported) - 1
             word = non_finite_word(float(values[is_reported][0]))

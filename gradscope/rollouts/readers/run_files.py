@@ -103,10 +103,10 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
             return run.without_metrics(several)
         if events:
             return _with(run, events, scalar_metrics(events, {}, quarantine), quarantine)
-        metrics = StepMetrics.of(metric_lines(filter(Path.is_file, [lines]), {}, quarantine))
+        metrics = StepMetrics.from_mapping(metric_lines(filter(Path.is_file, [lines]), {}, quarantine))
         of_script = run.source.format == "generic"
         if of_script and metrics and "grad_norm" not in naming_of(metrics.columns, {}).parts:
-            metrics = StepMetrics.of(table_metrics(lines, quarantine) or metrics)  # in objects, or as text
+            metrics = StepMetrics.from_mapping(table_metrics(lines, quarantine) or metrics)  # in objects, or as text
         if metrics or (lines.is_file() and (not of_script or quarantine.result().lost)):
             return _with(run, [lines], metrics, quarantine)
         if not of_script:
@@ -176,8 +176,8 @@ def _of_each_update(settings: TrainerSettings) -> TrainerSettings:
     if settings.get("trainer") != "verl":
         return settings
     flat = replace(settings, values=flattened(settings.values))
-    prompts, mini_batch = flat.at("data.train_batch_size"), flat.at(f"{_ACTOR}.ppo_mini_batch_size")
-    epochs = flat.at(f"{_ACTOR}.ppo_epochs", 1)
+    prompts, mini_batch = flat.lookup("data.train_batch_size"), flat.lookup(f"{_ACTOR}.ppo_mini_batch_size")
+    epochs = flat.lookup(f"{_ACTOR}.ppo_epochs", 1)
     again = {"num_iterations": epochs} if epochs != 1 and mini_batch in (None, prompts) else {}
     size = next((of for of in (mini_batch, prompts) if of is not None), None)
     rollouts = {"actor_rollout_ref.rollout.n": None} if size is None else {}  # an update has those of its step
@@ -196,7 +196,7 @@ def table_metrics(file: Path, quarantine: QuarantineLog) -> Mapping[int, Mapping
 
 def _with(run: Run, files: list[Path], metrics: Mapping[int, Mapping[str, float]], quarantine: QuarantineLog) -> Run:
     source = replace(run.source, files=(*run.source.files, *map(str, files)))
-    logged = StepMetrics.of(metrics)
+    logged = StepMetrics.from_mapping(metrics)
     # not the reward, which open-instruct and slime log of more rollouts than these, as they filter afterwards
     norms = {name: key for name, key in naming_of(logged.columns, {}).parts.items() if name == "grad_norm"}
     named, every, sampled = Naming(norms).apply(logged), run.settings.updates_per_batch, frozenset(run.steps)
@@ -380,8 +380,8 @@ def verl_settings(request: ReadRequest, folder: Path, *, by_v1: bool) -> Trainer
     files = (parent / name for parent in _parents(folder) for name in (".hydra/config.yaml", "config.yaml"))
     settings = trainer_settings(request, "verl", files)
     common: dict[str, Any] = {"verl_v1": True} if by_v1 else {}
-    if not settings.at("actor_rollout_ref.actor.use_dynamic_bsz", False):
-        common["per_device_train_batch_size"] = settings.at("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu")
+    if not settings.lookup("actor_rollout_ref.actor.use_dynamic_bsz", False):
+        common["per_device_train_batch_size"] = settings.lookup("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu")
     precision = settings.get(f"{_ENGINE}.mixed_precision.param_dtype", settings.get(f"{_ENGINE}.dtype", "bfloat16"))
     return in_precision(settings, precision, **common)
 

@@ -227,7 +227,7 @@ def test_hydras_copy_of_the_configuration_is_read_beside_or_above(tmp_path: Path
     for dtype, reduced in (("bfloat16", True), ("float32", False)):
         (tmp_path / "run/.hydra/config.yaml").write_text(CONFIG.format(dtype=dtype))
         settings = read_run(tmp_path / "run/rollouts").settings
-        assert settings.at("data.train_batch_size") == 8
+        assert settings.lookup("data.train_batch_size") == 8
         assert (settings.get("bf16"), settings.get("casts_weights")) == (reduced, reduced)
         assert (settings.get("verl_v1"), settings.get("per_device_train_batch_size")) == (True, 4)
 

@@ -243,12 +243,12 @@ def agreement_as_logged(run: Run) -> ReportSection | None:
     """What the trainer's own metrics say of the last fifth of steps; None where it logged none."""
     bounds = {
         name: (large, far)
-        for name in run.courses.columns
+        for name in run.step_metrics.columns
         for ending, large, far in _LOGGED_GAPS
         if re.search(ending, name)
     }
-    names = sorted(name for name in run.courses.columns if name in bounds or _MORE in name)
-    courses = {name: run.courses.by_step(name) for name in names}
+    names = sorted(name for name in run.step_metrics.columns if name in bounds or _MORE in name)
+    courses = {name: run.step_metrics.by_step(name) for name in names}
     courses = {name: course for name, course in courses.items() if any(course.values())}  # verl's 0: unknown
     steps = sorted(set().union(*courses.values()) & set(run.steps or run.every_step))
     if not steps:

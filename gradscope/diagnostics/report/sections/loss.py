@@ -49,7 +49,7 @@ _KINDS = {
 def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     """Loss and gradient norm of each step with its live groups, and how many steps are of each kind."""
     run = inputs.run
-    norms, losses = (run.courses.by_step(name) for name in ("grad_norm", "loss"))
+    norms, losses = (run.step_metrics.by_step(name) for name in ("grad_norm", "loss"))
     steps = [step for step in run.steps if step in norms and step not in run.notes]
     if not steps:
         hint = "Log each step (logging_steps=1 in TRL) and keep trainer_state.json of the last checkpoint."
@@ -176,7 +176,7 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     columns = [Column("step", lambda step: step, "count"), Column("live share", live.get, "share")]
     if kl:
         columns.append(Column("KL part", kl.get, "share"))
-    if logged := inputs.run.courses.by_step("kl"):
+    if logged := inputs.run.step_metrics.by_step("kl"):
         columns.append(Column("logged kl", logged.get, "norm"))
     sentence = f"None of the {unit} that the loss averages over is live: there is no gradient to dilute."
     if mean:
@@ -217,7 +217,7 @@ def _kl(run: Run, kl: dict[int, float]) -> str:
     beta, is_set = run.settings.get("beta"), run.settings.origin is not None
     if beta == 0 or (beta is None and run.trained_by_trl and is_set):  # TRL's default
         return "The loss has no KL term (beta = 0)."
-    if any(map(_LOGGED_KL.search, run.courses.columns)):
+    if any(map(_LOGGED_KL.search, run.step_metrics.columns)):
         return "The trainer logged a KL term; how much of the gradient it makes needs recomputed gradients."
     if is_set and (beta or run.settings.get("trainer")):
         return "How much of the gradient a KL term makes needs recomputed gradients."

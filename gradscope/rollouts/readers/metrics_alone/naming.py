@@ -391,7 +391,7 @@ def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[
         is_wrong = np.abs(column.values - share) > _ROUNDING
         columns[name] = Numbers(column.at, np.where(is_wrong, math.nan, share))
         if is_wrong.any():
-            steps, values = metrics.course(name)
+            steps, values = metrics.series(name)
             first = f"{values[is_wrong][0]:g} at step {steps[is_wrong][0]}"
             where = f"{np.count_nonzero(is_wrong):,} of {len(metrics):,} steps ({first})"
             are_percent = 1 < column.values.max() <= 100

@@ -321,7 +321,7 @@ def _with_run_files(request: ReadRequest, run: Run) -> Run:
     run = run if metrics else run.with_missing(NO_NORMS)
     checkpoints = (of for root in roots for _, of in run_files.numbered_folders(root, _CHECKPOINTS))
     settings = run_files.trainer_settings(request, "nemo-rl", (of / "config.yaml" for of in (*roots, *checkpoints)))
-    size, precision = settings.at("policy.train_micro_batch_size"), settings.at("policy.precision", "bfloat16")
+    size, precision = settings.lookup("policy.train_micro_batch_size"), settings.lookup("policy.precision", "bfloat16")
     return replace(
         run,
         source=with_set_aside(run.source, quarantine),

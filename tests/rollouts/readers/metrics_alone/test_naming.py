@@ -17,7 +17,7 @@ DEAD = "frac_reward_zero_std"
 
 
 def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str] | None = None) -> dict[str, float]:
-    return dict(naming_of(keys, named or {}).apply(StepMetrics.of({1: numbers}))[1])
+    return dict(naming_of(keys, named or {}).apply(StepMetrics.from_mapping({1: numbers}))[1])
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_trainers_call_the_same(numbers: dict[str, float], name: str, value
 def test_a_share_that_is_none_counts_as_nan() -> None:
     shares = dict(enumerate((0.5, -0.5, 1 + 1e-9, math.nan, math.inf)))
     metrics = {step: {"frac_all_fail": share, "reward": share} for step, share in shares.items()} | {5: {}}
-    judged, sentences = without_impossible_shares(StepMetrics.of(metrics))
+    judged, sentences = without_impossible_shares(StepMetrics.from_mapping(metrics))
     assert sentences == ("frac_all_fail is no share at 2 of 6 steps (-0.5 at step 1): that counts as NaN.",)
     assert str(list(judged.by_step("frac_all_fail").values())) == "[0.5, nan, 1.0, nan, nan]"
     assert str([judged[step]["reward"] for step in shares]) == str(list(shares.values()))
@@ -120,7 +120,7 @@ def test_a_share_that_is_none_counts_as_nan() -> None:
 def test_a_share_of_counts_that_is_none_at_any_step_is_no_guess(
     counts: dict[str, tuple[float, float]], most: str, lost: set[str]
 ) -> None:
-    metrics = StepMetrics.of({step: {key: of[step] for key, of in counts.items()} for step in (0, 1)})
+    metrics = StepMetrics.from_mapping({step: {key: of[step] for key, of in counts.items()} for step in (0, 1)})
     guessed = naming_of(counts, {})
     left, sentences = guessed.held_against(metrics)
     assert guessed.parts.keys() - left.parts.keys() == lost
@@ -141,7 +141,7 @@ def test_each_key_of_the_table_gives_its_own_name() -> None:
 def test_a_step_that_lacks_a_part_has_no_derived_number() -> None:
     rows = {1: {"groups_total": 4.0}, 2: {"groups_total": 4.0, "groups_skipped": 1.0}}
     naming = naming_of(["groups_skipped", "groups_total"], {})
-    assert naming.apply(StepMetrics.of(rows)) == {1: rows[1], 2: {**rows[2], DEAD: 0.25}}
+    assert naming.apply(StepMetrics.from_mapping(rows)) == {1: rows[1], 2: {**rows[2], DEAD: 0.25}}
     assert naming.sentences == ("By the trainer's names: frac_reward_zero_std is groups_skipped / groups_total.",)
 
 
@@ -164,5 +164,5 @@ def test_a_name_that_is_not_there_is_an_error() -> None:
 
 def test_a_step_without_the_trainers_number_has_that_of_the_common_name() -> None:
     rows = {1: {"actor/pg_loss": 0.5}, 2: {"loss": 2.0}, 3: {"actor/pg_loss": 0.25, "loss": 3.0}}
-    common = naming_of(["actor/pg_loss", "loss"], {"loss": "actor/pg_loss"}).apply(StepMetrics.of(rows))
+    common = naming_of(["actor/pg_loss", "loss"], {"loss": "actor/pg_loss"}).apply(StepMetrics.from_mapping(rows))
     assert [common[step]["loss"] for step in rows] == [0.5, 2.0, 0.25]

@@ -174,6 +174,6 @@ def test_configurations_of_the_run_or_of_its_parts(files: dict[str, str], kl_tau
     for name, text in files.items():
         (run_folder / "configs" / name).write_text(text)
     settings = read_run(run_folder).settings
-    assert (settings.at("trainer.loss.kl_tau"), settings.at("orchestrator.n")) == (kl_tau, 2)
+    assert (settings.lookup("trainer.loss.kl_tau"), settings.lookup("orchestrator.n")) == (kl_tau, 2)
     assert (settings.get("trainer"), settings.get("casts_weights")) == ("prime-rl", True)
     assert (settings.origin or "").endswith(str(run_folder / "configs" / name))
