@@ -69,13 +69,13 @@ _SPECIAL = re.compile("extension|view|date|time|duration|interval")  # types tha
 
 
 def as_plain_types(column: pa.Array) -> pa.Array:
-    """The same without extensions, views and moments at any level, which many functions do not take."""
-    while _SPECIAL.search(str(column.type)) and (kind := _plain(column.type)) != column.type:
+    """The same without extension, view and temporal types at any level, which many functions do not take."""
+    while _SPECIAL.search(str(column.type)) and (kind := _plain_type(column.type)) != column.type:
         column = column.cast(kind)
     return column
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def _plain_type(kind: pa.DataType) -> pa.DataType:
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
         return kind.storage_type
@@ -84,9 +84,9 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if types.is_temporal(kind):  # without its zone first, which this machine may not know
         return pa.timestamp(kind.unit) if types.is_timestamp(kind) and kind.tz else pa.string()
     if types.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
     if types.is_list(kind) or types.is_large_list(kind):
-        field = kind.value_field.with_type(_plain(kind.value_type))
+        field = kind.value_field.with_type(_plain_type(kind.value_type))
         return pa.list_(field) if types.is_list(kind) else pa.large_list(field)
     return kind
 
@@ -129,7 +129,7 @@ def index_names(indices: Counts) -> list[str]:
 
 
 def run_starts(cells: Sequence[Any]) -> Flags:
-    """Where a cell is another one than that before it, [R]."""
+    """Which cells differ from the one before, [R]."""
     return np.fromiter(map(ne, cells, chain([object()], cells)), np.bool_, len(cells))
 
 
@@ -147,21 +147,21 @@ def entry_of_structs(column: pa.Array, path: str) -> pa.Array:
     """An entry of structs, or of structs within them where dots join its names; null where they have none, [R]."""
     if not pa.types.is_struct(column.type):
         return pa.nulls(len(column))
-    if (at := column.type.get_field_index(path)) >= 0:
-        return column.flatten()[at]
-    of, dot, within = path.partition(".")
-    at = column.type.get_field_index(of)
-    return entry_of_structs(column.flatten()[at], within) if dot and at >= 0 else pa.nulls(len(column))
+    if (index := column.type.get_field_index(path)) >= 0:
+        return column.flatten()[index]
+    head, dot, tail = path.partition(".")
+    index = column.type.get_field_index(head)
+    return entry_of_structs(column.flatten()[index], tail) if dot and index >= 0 else pa.nulls(len(column))
 
 
 def without_answers(column: pa.Array) -> pa.Array | None:
     """Conversations without the assistant's last messages; None where cells may be anything else."""
     kind = column.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    at = kind.value_type.get_field_index("role") if is_list and pa.types.is_struct(kind.value_type) else -1
-    if at < 0 or column.null_count or column.values.null_count or not pa.types.is_string(kind.value_type[at].type):
+    role = kind.value_type.get_field_index("role") if is_list and pa.types.is_struct(kind.value_type) else -1
+    if role < 0 or column.null_count or column.values.null_count or not pa.types.is_string(kind.value_type[role].type):
         return None
-    entries = column.values.flatten()[at].dictionary_encode()
+    entries = column.values.flatten()[role].dictionary_encode()
     codes = dictionary_codes(entries)
     is_other = (codes < 0) | (codes != entries.dictionary.index("assistant").as_py())
     stay = np.append(0, np.maximum.accumulate(np.where(is_other, np.arange(1, len(entries) + 1), 0)))
@@ -174,7 +174,7 @@ def without_answers(column: pa.Array) -> pa.Array | None:
 
 
 def _are_equal(column: pa.Array, first: Counts, second: Counts) -> Flags:
-    """Whether cells at some places equal those at others, as null equals null, [P]."""
+    """Whether the cells of each pair of rows are equal, null and null too, [P]."""
     if pa.types.is_struct(column.type):
         are_equal = np.ones(len(first), dtype=np.bool_)
         for field in column.flatten():
@@ -185,8 +185,8 @@ def _are_equal(column: pa.Array, first: Counts, second: Counts) -> Flags:
         are_equal = sizes[first] == sizes[second]
         num = np.where(are_equal, sizes[first], 0)
         pair = np.repeat(np.arange(len(first)), num)
-        within = np.arange(len(pair)) - np.repeat(np.cumsum(num) - num, num)
-        differ = ~_are_equal(column.values, offsets[first][pair] + within, offsets[second][pair] + within)
+        offset = np.arange(len(pair)) - np.repeat(np.cumsum(num) - num, num)
+        differ = ~_are_equal(column.values, offsets[first][pair] + offset, offsets[second][pair] + offset)
         are_equal[pair[differ]] = False
     else:
         codes = dictionary_codes(column if pa.types.is_dictionary(column.type) else column.dictionary_encode())
@@ -196,12 +196,12 @@ def _are_equal(column: pa.Array, first: Counts, second: Counts) -> Flags:
 
 
 WORD = 64  # letters whose comparisons are the bits of one number
-_CACHED = 1 << 17  # letters that are compared at once: of a whole block, the results leave a processor's cache
+_BLOCK = 1 << 17  # letters that are compared at once: of a whole block, the results leave a processor's cache
 
 
 def positions_of(letters: NDArray[np.uint8], letter: int, bits: int = 0) -> Counts:
     """Where a letter, or any that is it but for some bits which it has, stands among at least one."""
-    return np.concatenate([np.flatnonzero(is_letter) + at for at, is_letter in _matches(letters, letter, bits)])
+    return np.concatenate([np.flatnonzero(is_letter) + start for start, is_letter in _matches(letters, letter, bits)])
 
 
 def count_of(letters: NDArray[np.uint8], letter: int) -> int:
@@ -217,9 +217,9 @@ def counts_by_word(letters: NDArray[np.uint8], letter: int, bits: int = 0) -> ND
 
 
 def _matches(letters: NDArray[np.uint8], letter: int, bits: int) -> Iterator[tuple[int, Flags]]:
-    for at in range(0, len(letters), _CACHED):
-        piece = letters[at : at + _CACHED]
-        yield at, (piece | bits if bits else piece) == letter
+    for start in range(0, len(letters), _BLOCK):
+        piece = letters[start : start + _BLOCK]
+        yield start, (piece | bits if bits else piece) == letter
 
 
 def to_texts(strings: pa.Array) -> list[str]:

@@ -31,7 +31,7 @@ _NUMBER, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 """Wire types: a varint, eight bytes, a length and so many bytes, four bytes."""
 _FLOAT32 = 1  # a type of TensorFlow's
 _STEP_AT = 10  # the first byte of a step behind a time: its key is behind a key and eight bytes
-_NONE = 0  # the checksum of a writer that makes none
+_NO_CHECKSUM = 0  # the checksum of a writer that makes none
 Field = tuple[int, int | bytes, int]  # number, value, offset of the value
 
 _FEW, _LONG_MESSAGE, _MAX_KINDS = 16, 512, 32
@@ -57,15 +57,15 @@ def scalars_in(file: Path, damaged: Callable[[str], None]) -> StepMetrics:
         damaged: Called with the reason for each part that cannot be used.
     """
     data = np.frombuffer(read_limited(file), dtype=np.uint8)
-    starts, sizes, why = _records(data)
+    starts, sizes, truncation = _records(data)
     read = _Scalars()
     order = np.argsort(sizes, kind="stable")
-    for alike in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1):
-        read.records(data, starts, alike, int(sizes[alike[0]]) if len(alike) else 0)
+    for same_size in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1):
+        read.add(data, starts, same_size, int(sizes[same_size[0]]) if len(same_size) else 0)
     for _, message in sorted(read.damage):
         damaged(message)
-    if why:
-        damaged(why)
+    if truncation:
+        damaged(truncation)
     return read.result()
 
 
@@ -75,14 +75,14 @@ def history_in(file: Path, damaged: Callable[[str], None]) -> Iterator[bytes]:
     Args:
         damaged: Called with the reason for each part that cannot be used.
     """
-    data, at, message = read_limited(file), _WANDB_HEADER, b""
-    while at + _WANDB_HEADER <= len(data):
-        if _BLOCK - at % _BLOCK < _WANDB_HEADER:
-            at += _BLOCK - at % _BLOCK
+    data, position, message = read_limited(file), _WANDB_HEADER, b""
+    while position + _WANDB_HEADER <= len(data):
+        if _BLOCK - position % _BLOCK < _WANDB_HEADER:
+            position += _BLOCK - position % _BLOCK
             continue
-        checksum, size, kind = struct.unpack_from("<IHB", data, at)
-        start, at = at, at + _WANDB_HEADER + size
-        part = data[start + _WANDB_HEADER : at]
+        checksum, size, kind = struct.unpack_from("<IHB", data, position)
+        start, position = position, position + _WANDB_HEADER + size
+        part = data[start + _WANDB_HEADER : position]
         if len(part) < size:
             return  # it may be being written
         if zlib.crc32(part, zlib.crc32(bytes([kind]))) != checksum:
@@ -95,7 +95,7 @@ def history_in(file: Path, damaged: Callable[[str], None]) -> Iterator[bytes]:
                     if number == 2 and isinstance(history, bytes):
                         yield _row_of(history)
             except (IndexError, ValueError):
-                damaged(f"the record that ends at byte {at:,} is none")
+                damaged(f"the record that ends at byte {position:,} is none")
 
 
 def _row_of(history: bytes) -> bytes:
@@ -116,7 +116,7 @@ class _Scalars:
         self.damage: list[tuple[int, str]] = []  # number of a record, and what is wrong with it
         self._columns: dict[str, list[tuple[Counts, Counts, Floats]]] = {}  # tag -> records, steps, values
 
-    def records(self, data: Bytes, starts: Counts, numbers: Counts, size: int) -> None:
+    def add(self, data: Bytes, starts: Counts, numbers: Counts, size: int) -> None:
         """Read messages of one size: thousands at once where they differ in time, step and value alone."""
         at_once = max(_CELLS // max(size, 1), 1)
         for remaining in np.split(numbers, range(at_once, len(numbers), at_once)):
@@ -126,37 +126,37 @@ class _Scalars:
                 layout = _layout(messages[0].tobytes()) if len(remaining) else None
                 if layout is None:
                     break
-                is_alike = _are_alike(messages, layout)
-                alike, alike_numbers = messages[is_alike], remaining[is_alike]
-                written = _words(data, starts[alike_numbers] + 12 + size)
-                is_intact = (written == _NONE) | (written == _checksums(alike))
-                for number in alike_numbers[~is_intact].tolist():
+                has_layout = _share_layout(messages, layout)
+                same_layout, same_numbers = messages[has_layout], remaining[has_layout]
+                written = _words(data, starts[same_numbers] + 12 + size)
+                is_intact = (written == _NO_CHECKSUM) | (written == _checksums(same_layout))
+                for number in same_numbers[~is_intact].tolist():
                     self._add_damaged(number, int(starts[number]))
-                steps, values = (column[is_intact] for column in _steps_and_values(alike, layout))
-                self._columns.setdefault(layout.tag, []).append((alike_numbers[is_intact], steps, values))
-                messages, remaining = messages[~is_alike], remaining[~is_alike]
+                steps, values = (column[is_intact] for column in _steps_and_values(same_layout, layout))
+                self._columns.setdefault(layout.tag, []).append((same_numbers[is_intact], steps, values))
+                messages, remaining = messages[~has_layout], remaining[~has_layout]
             for number in remaining.tolist():
                 start = int(starts[number])
                 message = data[start + 12 : start + 12 + size].tobytes()
                 self._add_record(number, start, message, int(_words(data, starts[[number]] + 12 + size)[0]))
 
-    def _add_record(self, number: int, at: int, message: bytes, checksum: int) -> None:
+    def _add_record(self, number: int, offset: int, message: bytes, checksum: int) -> None:
         try:
             event = list(_fields(message))
             step = next((value for field, value, _ in event if field == 2 and isinstance(value, int)), 0)
             values = [(tag, value) for tag, value, _ in _values(event)]
         except (IndexError, ValueError, struct.error):
-            self.damage.append((number, f"the record at byte {at:,} is none"))
+            self.damage.append((number, f"the record at byte {offset:,} is none"))
             return
-        if values and checksum not in (_NONE, masked_checksum(message)):  # slow for images, which are not read
-            self._add_damaged(number, at)
+        if values and checksum not in (_NO_CHECKSUM, masked_checksum(message)):  # slow for images, which are not read
+            self._add_damaged(number, offset)
             return
         for tag, value in values:
             scalar = (np.array([number]), np.array([min(step, _MAX_STEPS)]), np.array([value]))
             self._columns.setdefault(tag, []).append(scalar)
 
-    def _add_damaged(self, number: int, at: int) -> None:
-        reason = f"the record at byte {at:,} is not what was written: its checksum is another"
+    def _add_damaged(self, number: int, offset: int) -> None:
+        reason = f"the record at byte {offset:,} is not what was written: its checksum is another"
         self.damage.append((number, reason))
 
     def result(self) -> StepMetrics:
@@ -170,10 +170,10 @@ class _Scalars:
         steps = np.unique(np.concatenate([_NO_STEPS, *(joined[tag][1] for tag in tags)]))
         columns = {}
         for tag in tags:
-            numbers, at, values = joined[tag]
-            order = np.lexsort((numbers, at))
-            order = order[np.append(np.diff(at[order]) > 0, True)]
-            columns[tag] = Numbers(np.searchsorted(steps, at[order]), values[order])
+            numbers, tag_steps, values = joined[tag]
+            order = np.lexsort((numbers, tag_steps))
+            order = order[np.append(np.diff(tag_steps[order]) > 0, True)]
+            columns[tag] = Numbers(np.searchsorted(steps, tag_steps[order]), values[order])
         return StepMetrics(steps, columns)
 
 
@@ -214,12 +214,12 @@ def _table() -> tuple[int, ...]:
 def _records(data: Bytes) -> tuple[Counts, Counts, str]:
     """Offset of each record, bytes of its message, and why the rest of the file cannot be read, or an empty text."""
     bounds, buffer = [0], data.data
-    while (at := bounds[-1]) + 12 <= len(data):
-        bounds.append(at + 16 + int.from_bytes(buffer[at : at + 8], "little"))
+    while (start := bounds[-1]) + 12 <= len(data):
+        bounds.append(start + 16 + int.from_bytes(buffer[start : start + 8], "little"))
     last = bounds.pop()
     starts = np.array(bounds if last > 0 else [], dtype=np.int64)
     written = _words(data, starts + 8)
-    bad = np.flatnonzero((written != _NONE) & (written != _checksums(data[starts[:, None] + np.arange(8)])))
+    bad = np.flatnonzero((written != _NO_CHECKSUM) & (written != _checksums(data[starts[:, None] + np.arange(8)])))
     if len(bad):
         first = bad[0]
         why = f"from byte {starts[first]:,} on it cannot be read"
@@ -229,9 +229,9 @@ def _records(data: Bytes) -> tuple[Counts, Counts, str]:
     return starts[:-1], np.diff(starts) - 16, ""  # the last is cut off: it may be being written
 
 
-def _words(data: Bytes, at: Counts) -> NDArray[np.uint32]:
+def _words(data: Bytes, offsets: Counts) -> NDArray[np.uint32]:
     """The four bytes from each offset on as a number."""
-    return np.asarray(data[at[:, None] + np.arange(4)].view("<u4")[:, 0])
+    return np.asarray(data[offsets[:, None] + np.arange(4)].view("<u4")[:, 0])
 
 
 class _Layout(NamedTuple):
@@ -246,17 +246,17 @@ def _layout(message: bytes) -> _Layout | None:
     """The layout of an event of a time, a step and one scalar, in this order; None for any other."""
     try:
         event = list(_fields(message))
-        (tag, _, value_at), *further = _values(event)
+        (tag, _, value_at), *rest = _values(event)
     except (IndexError, ValueError, struct.error):
         return None
     keys = message[0], message[_STEP_AT - 1]
-    if further or [number for number, *_ in event] != [1, 2, 5] or keys != (1 << 3 | _LONG, 2 << 3 | _NUMBER):
+    if rest or [number for number, *_ in event] != [1, 2, 5] or keys != (1 << 3 | _LONG, 2 << 3 | _NUMBER):
         return None
-    end = next(at for at in range(_STEP_AT, len(message)) if message[at] < 128) + 1
+    end = next(index for index in range(_STEP_AT, len(message)) if message[index] < 128) + 1
     return _Layout((_STEP_AT, end), tag, value_at) if end <= _STEP_AT + 8 else None
 
 
-def _are_alike(messages: Bytes, layout: _Layout) -> Flags:
+def _share_layout(messages: Bytes, layout: _Layout) -> Flags:
     """Which messages differ from the first in time, step and value alone, [M]."""
     is_same = messages == messages[0]
     step, value_at = slice(*layout.step), layout.value_at
@@ -277,45 +277,45 @@ def _steps_and_values(messages: Bytes, layout: _Layout) -> tuple[Counts, Floats]
 
 def _values(event: list[Field]) -> Iterator[tuple[str, float, int]]:
     """The scalars of an event: tag, value, and the value's offset in the message."""
-    summaries = ((value, at) for number, value, at in event if number == 5 and isinstance(value, bytes))
-    for summary, begin in summaries:
-        for number, value, at in _fields(summary):
+    summaries = ((value, start) for number, value, start in event if number == 5 and isinstance(value, bytes))
+    for summary, summary_start in summaries:
+        for number, value, value_start in _fields(summary):
             if number == 1 and isinstance(value, bytes):
-                fields = {inner: (content, offset) for inner, content, offset in _fields(value)}
-                (tag, _), (tensor, within) = fields.get(1, (0, 0)), fields.get(8, (0, 0))
+                fields = {field: (content, offset) for field, content, offset in _fields(value)}
+                (tag, _), (tensor, tensor_start) = fields.get(1, (0, 0)), fields.get(8, (0, 0))
                 if isinstance(tensor, bytes):
-                    parts = {inner: (content, within + offset) for inner, content, offset in _fields(tensor)}
+                    parts = {field: (content, tensor_start + offset) for field, content, offset in _fields(tensor)}
                     fields[2] = parts.get(4, parts.get(5, (0, 0))) if parts.get(1, (0,))[0] == _FLOAT32 else (0, 0)
                 simple, offset = fields.get(2, (0, 0))
                 if isinstance(tag, bytes) and isinstance(simple, bytes) and len(simple) == 4:
-                    yield tag.decode("utf-8"), struct.unpack("<f", simple)[0], begin + at + offset
+                    yield tag.decode("utf-8"), struct.unpack("<f", simple)[0], summary_start + value_start + offset
 
 
 def _fields(message: bytes) -> Iterator[Field]:
     """The fields of a message; numbers of fixed length as their bytes."""
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
+    position = 0
+    while position < len(message):
+        key, position = _varint(message, position)
         kind = key & 7
         if kind == _NUMBER:
-            start = at
-            number, at = _varint(message, at)
+            start = position
+            number, position = _varint(message, position)
             yield key >> 3, number, start
             continue
         length = {_LONG: 8, _SHORT: 4}.get(kind)
         if kind == _BYTES:
-            length, at = _varint(message, at)
+            length, position = _varint(message, position)
         if length is None:
             raise ValueError(f"wire type {kind}")
-        yield key >> 3, message[at : at + length], at
-        at += length
+        yield key >> 3, message[position : position + length], position
+        position += length
 
 
-def _varint(message: bytes, at: int) -> tuple[int, int]:
+def _varint(message: bytes, position: int) -> tuple[int, int]:
     number, shift = 0, 0
     while True:
-        byte = message[at]
+        byte = message[position]
         number |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
+        position, shift = position + 1, shift + 7
         if byte < 128:
-            return number, at
+            return number, position

@@ -88,13 +88,13 @@ def reward_terms(reward: Floats, columns: Mapping[str, Floats]) -> dict[str, flo
     rows = np.flatnonzero(~np.isnan(reward)) if columns else np.arange(0)
     if len(rows):
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS).astype(np.int64))]
-    names = _different({name: np.nan_to_num(values[rows]) for name, values in columns.items()})
+    names = _independent({name: np.nan_to_num(values[rows]) for name, values in columns.items()})
     if not names or len(rows) < _ROWS_A_TERM:
         return None
     table = np.column_stack([np.nan_to_num(columns[name][rows]) for name in names])
     for size in range(1, min(_MAX_TERMS, len(names), len(rows) // _ROWS_A_TERM) + 1):
         exact = [
-            {names[at]: weight for at, weight in zip(chosen, weights, strict=True)}
+            {names[index]: weight for index, weight in zip(chosen, weights, strict=True)}
             for chosen, weights in _solutions(table, reward[rows], size)
             if _outnumber_weights(table[:, chosen], reward[rows])
         ]
@@ -111,7 +111,7 @@ def _outnumber_weights(terms: Floats, reward: Floats) -> bool:
     return len(different) - bool(is_verdict and not different.any(axis=1).all()) > int(terms.shape[1])
 
 
-def _different(columns: Mapping[str, Floats]) -> list[str]:
+def _independent(columns: Mapping[str, Floats]) -> list[str]:
     """The first columns that can be squared, are not 0 throughout, and are no multiple of an earlier one."""
     names: list[str] = []
     for name, values in columns.items():
@@ -125,8 +125,8 @@ def _different(columns: Mapping[str, Floats]) -> list[str]:
 
 
 def _is_multiple(first: Floats, second: Floats) -> bool:
-    along = float(first @ second) / float(second @ second)
-    return bool(np.abs(first - along * second).max() <= _TOLERANCE * np.abs(first).max())
+    ratio = float(first @ second) / float(second @ second)
+    return bool(np.abs(first - ratio * second).max() <= _TOLERANCE * np.abs(first).max())
 
 
 def _solutions(table: Floats, reward: Floats, size: int) -> Iterator[tuple[list[int], Sequence[float]]]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
@@ -89,9 +89,8 @@ class Rollout(Struct, frozen=True, kw_only=True):
         """Each of its sequences as a rollout of one, its own last."""
         if not self.earlier:
             return (self,)
-        own = replace(self, earlier=())
-        fields = [{name: getattr(each, name) for name in TOKEN_FIELDS} for each in self.earlier]
-        return (*(replace(own, **of_each) for of_each in fields), own)
+        last = replace(self, earlier=())
+        return (*(replace(last, **asdict(tokens)) for tokens in self.earlier), last)
 
     def counted(self, length: int) -> Flags:
         """Which of so many completion tokens count in the loss, [T]."""
@@ -102,7 +101,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
         """Completion tokens of all its sequences; None where only text was logged."""
         if self.completion_ids is None:
             return None
-        return len(self.completion_ids) + sum(len(each.completion_ids) for each in self.earlier)
+        return len(self.completion_ids) + sum(len(tokens.completion_ids) for tokens in self.earlier)
 
 
 class RolloutGroup(Struct, frozen=True, kw_only=True):
@@ -147,7 +146,7 @@ def numbered_policies(names: Sequence[str | None]) -> tuple[tuple[str, ...], dic
     That of None and "" is ``UNKNOWN``.
     """
     policies = tuple(filter(None, dict.fromkeys(names)))
-    numbers = {name: at for at, name in enumerate(policies)}
+    numbers = {name: index for index, name in enumerate(policies)}
     column = np.array([numbers.get(name or "", UNKNOWN) for name in names], dtype=np.int64) if policies else None
     return policies, {} if column is None else {"policy": column}
 
@@ -160,8 +159,8 @@ def status_of(truncated: float | None) -> Status:
 def completion_columns(completions: Sequence[str]) -> dict[str, Counts]:
     """``num_characters`` and ``text_hash`` of completions, [N] each."""
     return {
-        name: np.fromiter(map(of, completions), np.int64, len(completions))
-        for name, of in (("num_characters", len), ("text_hash", hash))
+        name: np.fromiter(map(measure, completions), np.int64, len(completions))
+        for name, measure in (("num_characters", len), ("text_hash", hash))
     }
 
 
@@ -226,7 +225,7 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
         """The table of groups that were read into objects; with ``num_characters`` and ``text_hash`` if so."""
         groups = tuple(groups)
         rollouts = [rollout for group in groups for rollout in group.rollouts]
-        prompts = {name: at for at, name in enumerate(dict.fromkeys(group.prompt_id for group in groups))}
+        prompts = {name: index for index, name in enumerate(dict.fromkeys(group.prompt_id for group in groups))}
         texts = {group.prompt_id: group.rollouts[0].prompt for group in reversed(groups)}
         policies, policy = numbered_policies([rollout.policy for rollout in rollouts])
         columns = {**rollout_columns(rollouts, with_completions=with_completions), **policy}
@@ -242,16 +241,16 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     @classmethod
-    def of_columns(cls, columns: Mapping[str, NDArray[Any]], **about: Any) -> RewardTable:
+    def of_columns(cls, columns: Mapping[str, NDArray[Any]], **fields: Any) -> RewardTable:
         """A table from the numbers of its rollouts by name, [N]: ``reward``, functions' as ``reward/NAME``, and others.
 
-        Others that hold no number are left out. ``about`` are the fields that are no such columns.
+        Others that hold no number are left out. ``fields`` are the table's other fields.
         """
         optional: dict[str, Any] = {
             name: columns[name] for name in _OPTIONAL if name in columns and _has_known(columns[name])
         }
         rewards = {name.removeprefix(REWARD): columns[name] for name in columns if name.startswith(REWARD)}
-        return cls(reward=columns["reward"], rewards=rewards, **optional, **about)
+        return cls(reward=columns["reward"], rewards=rewards, **optional, **fields)
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
@@ -270,12 +269,12 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def repeats(self) -> tuple[Flags, Flags]:
         """Which rollouts repeat a text of their group, and with another reward, [N]; none where texts were not read."""
-        none = np.zeros(len(self.reward), dtype=np.bool_)
+        no_rollout = np.zeros(len(self.reward), dtype=np.bool_)
         if self.num_characters is None or self.text_hash is None:
-            return none, none
+            return no_rollout, no_rollout
         group, rows = np.repeat(np.arange(len(self)), self.size), np.flatnonzero(self.num_characters > 0)
         order = rows[np.lexsort((self.reward[rows], self.text_hash[rows], group[rows]))]
-        repeats, are_torn = none.copy(), none.copy()
+        repeats, are_torn = no_rollout.copy(), no_rollout.copy()
         repeats[order[1:]] = (np.diff(group[order]) == 0) & (np.diff(self.text_hash[order]) == 0)
         are_torn[order[1:]] = repeats[order[1:]] & (np.diff(self.reward[order]) != 0)
         return repeats, are_torn
@@ -288,12 +287,12 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
 
     def prompts_of_groups(self) -> list[str]:
         """The id of each group's prompt, [J]."""
-        return [self.prompts[at] for at in self.prompt.tolist()]
+        return [self.prompts[index] for index in self.prompt.tolist()]
 
     def texts_of_groups(self) -> list[str]:
         """The text of each group's prompt, [J]; "" where texts were not read."""
         texts = self.prompt_texts or [""] * len(self.prompts)
-        return [texts[at] for at in self.prompt.tolist()]
+        return [texts[index] for index in self.prompt.tolist()]
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Sums of values [N] over the rollouts of each group, [J]: integers of integers and of flags."""
@@ -405,7 +404,7 @@ def slices_of_steps(ordered: Counts, size: int) -> Iterator[slice]:
         start = end
 
 
-_MADE_AT_ONCE = 1 << 13  # groups that are made together
+_BUILT_AT_ONCE = 1 << 13  # groups that are made together
 
 
 class GroupsOfTable(Sequence[RolloutGroup]):
@@ -416,10 +415,10 @@ class GroupsOfTable(Sequence[RolloutGroup]):
 
     @cached_property
     def _groups(self) -> tuple[RolloutGroup, ...]:
-        return tuple(self.made(0, len(self)))
+        return tuple(self.build(0, len(self)))
 
-    def made(self, first: int, last: int) -> Iterator[RolloutGroup]:
-        """Some groups, made from their numbers; rollouts of equal numbers are one object."""
+    def build(self, first: int, last: int) -> Iterator[RolloutGroup]:
+        """The groups from ``first`` to ``last``; rollouts of equal numbers are one object."""
         table = self.table
 
         @cache
@@ -441,12 +440,12 @@ class GroupsOfTable(Sequence[RolloutGroup]):
                 policy=table.policies[int(row[-1])] if 0 <= row[-1] < len(table.policies) else None,
             )
 
-        begin, end = (int(table.starts[at]) if at < len(table) else len(table.reward) for at in (first, last))
+        begin, end = (int(table.starts[index]) if index < len(table) else len(table.reward) for index in (first, last))
         # A missing reward as infinity, which no reward is: unlike NaN it equals itself.
         numbers = (table.reward, *table.rewards.values(), table.advantage, table.seconds, table.truncated, table.policy)
         missing = np.full(end - begin, np.nan)
-        made = (missing if values is None else values[begin:end] for values in numbers)
-        rows = zip(*(np.where(np.isnan(values), np.inf, values).tolist() for values in made), strict=True)
+        columns = (missing if values is None else values[begin:end] for values in numbers)
+        rows = zip(*(np.where(np.isnan(values), np.inf, values).tolist() for values in columns), strict=True)
         names = table.names[first:last]
         steps, sizes, prompts = (values[first:last].tolist() for values in (table.step, table.size, table.prompt))
         names = names if isinstance(names, tuple) else map(group_name, steps, to_texts(names))
@@ -454,10 +453,10 @@ class GroupsOfTable(Sequence[RolloutGroup]):
             rollouts = tuple(map(rollout_of, islice(rows, size)))
             yield RolloutGroup(step=step, group_id=name, prompt_id=table.prompts[prompt], rollouts=rollouts)
 
-    def made_by_step(self) -> Iterator[tuple[int, tuple[RolloutGroup, ...]]]:
-        """The groups of each step, ascending, made from their numbers some thousands at a time."""
-        for rows in slices_of_steps(self.table.step, _MADE_AT_ONCE):
-            for step, groups in groupby(self.made(rows.start, rows.stop), key=attrgetter("step")):
+    def build_by_step(self) -> Iterator[tuple[int, tuple[RolloutGroup, ...]]]:
+        """The groups of each step, ascending, built some thousands at a time."""
+        for rows in slices_of_steps(self.table.step, _BUILT_AT_ONCE):
+            for step, groups in groupby(self.build(rows.start, rows.stop), key=attrgetter("step")):
                 yield step, tuple(groups)
 
     def __len__(self) -> int:
@@ -545,7 +544,7 @@ def _column(groups: Sequence[RolloutGroup], name: Literal["step", "size"]) -> Co
     return np.array([getattr(group, name) for group in groups], dtype=np.int64)
 
 
-MOST_READ_BACK = 1 << 16
+MAX_READ_BACK = 1 << 16
 """Rollouts of a step that are read back for a look at it: more, as of a log without steps, take gigabytes."""
 
 

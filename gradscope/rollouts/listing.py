@@ -89,7 +89,7 @@ _CREDENTIALS = {
     "hf": "Set HF_TOKEN, or run `hf auth login`, as somebody who may read it.",
     "http": "Name a URL that needs no login, or download the log and name the folder.",
 }
-_WHERE = {
+_NOT_FOUND_HINTS = {
     "s3": "Look with `aws s3 ls`; a folder is named without a wildcard.",
     "gs": "Look with `gcloud storage ls`; a folder is named without a wildcard.",
     "hf": "It reads hf://datasets/OWNER/NAME/PATH, with @REVISION after the name. A private one needs HF_TOKEN.",
@@ -104,19 +104,18 @@ def _explained(error: BaseException, url: str) -> GradscopeError:
     """The error that is shown instead, with nothing of the original's text."""
     source, scheme = shown_url(url), scheme_of(url) or ""
     family = {"https": "http", "gcs": "gs"}.get(scheme, scheme)
-    chain, inner = [error], error.__cause__ or error.__context__
-    while inner is not None:
+    chain = [error]
+    while inner := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(inner)
-        inner = inner.__cause__ or inner.__context__
     names = [type(cause).__name__ for cause in chain]
     if ours := next((cause for cause in chain if isinstance(cause, GradscopeError)), None):
         return ours  # a library wrapped our refusal
     if isinstance(error, ImportError):
         package = PACKAGES[scheme]
         return MissingDependencyError(f"{source} needs the package {package}.", hint=f"pip install {package}")
-    responses = ((of, getattr(of, "response", None)) for of in chain)  # wherever a library keeps the HTTP status
-    both = (getattr(of, "status", None) or getattr(response, "status_code", None) for of, response in responses)
-    statuses = {status for status in both if isinstance(status, int)}
+    responses = ((cause, getattr(cause, "response", None)) for cause in chain)  # wherever a library keeps the status
+    codes = (getattr(cause, "status", None) or getattr(answer, "status_code", None) for cause, answer in responses)
+    statuses = {status for status in codes if isinstance(status, int)}
     if statuses & {401, 403} or any(isinstance(cause, PermissionError) for cause in chain):
         return InputError(f"{source} may not be read by you.", hint=_CREDENTIALS.get(family))
     if any(part in name for name in names for part in _NO_CREDENTIALS):
@@ -137,7 +136,7 @@ def _explained(error: BaseException, url: str) -> GradscopeError:
             hint="Check the network and the name of the host; what was copied already is not copied again.",
         )
     if 404 in statuses or any(isinstance(cause, FileNotFoundError) for cause in chain):
-        return InputError(f"There is nothing at {source}.", hint=_WHERE[family])
+        return InputError(f"There is nothing at {source}.", hint=_NOT_FOUND_HINTS[family])
     return InputError(
         f"{source} cannot be read ({names[0]}).",
         hint="Try again; if it fails again, download the log and name the folder.",
@@ -175,8 +174,8 @@ def when_copied(name: str) -> Literal["now", "awaited", "never"]:
     path = PurePosixPath(name)
     if _WEIGHTS.search(path.name):
         return "awaited"
-    plain = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
-    return "now" if plain.name.lower().endswith(_READ) or _READ_NAMES.search(name) else "never"
+    uncompressed = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
+    return "now" if uncompressed.name.lower().endswith(_READ) or _READ_NAMES.search(name) else "never"
 
 
 def is_of_use(name: str) -> bool:
@@ -281,10 +280,10 @@ def _nearness(host: str) -> int:
         addresses = {ip_address(str(address[4][0]).partition("%")[0]) for address in socket.getaddrinfo(host, None)}
     except OSError:
         return 0  # no such host: asking it fails by itself
-    plain = [getattr(address, "ipv4_mapped", None) or address for address in addresses]
-    if any(of.is_loopback or of.is_link_local or of.is_unspecified or of.is_multicast for of in plain):
+    unmapped = [getattr(address, "ipv4_mapped", None) or address for address in addresses]
+    if any(ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast for ip in unmapped):
         return 2
-    return int(not all(address.is_global for address in plain))
+    return int(not all(ip.is_global for ip in unmapped))
 
 
 AT_ONCE = 8  # requests that are under way at a time
@@ -345,7 +344,7 @@ def list_source(url: str) -> Listing:
     else:
         info = system.info(address)
         if is_web(url) and info.get("mimetype") == "text/html" and "?" not in address:
-            entries = _entries(address, ({"name": of, "size": None} for of in _linked(system, address.rstrip("/"))))
+            entries = _entries(address, ({"name": name, "size": None} for name in _linked(system, address.rstrip("/"))))
         elif info["type"] == "directory":
             entries = _entries(address, iter(system.find(address, detail=True).values()))
         else:
@@ -359,14 +358,14 @@ def list_source(url: str) -> Listing:
 def _with_sizes(system: Any, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
     """Entries with sizes and marks, which the server is asked for where a page of links has names alone."""
 
-    def asked(entry: Entry) -> Entry:
+    def with_size(entry: Entry) -> Entry:
         if entry.size is not None or entry.mark is not None or when_copied(entry.name) == "never":
             return entry
         info = system.info(entry.address)
         return replace(entry, size=info["size"], mark=_mark(info))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return tuple(pool.map(asked, entries))
+        return tuple(pool.map(with_size, entries))
 
 
 def _linked(system: Any, address: str, depth: int | None = None) -> Iterator[str]:

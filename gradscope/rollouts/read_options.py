@@ -83,7 +83,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
 
     def for_run(self, path: str | Path) -> ReadOptions:
         """How to read one of several runs."""
-        return next((own for name, own in self.of_run.items() if Path(name) == Path(path)), self)
+        return next((options for name, options in self.of_run.items() if Path(name) == Path(path)), self)
 
     def with_initial_if_complete(self, folder: str) -> ReadOptions:
         """These options with the weights before the first update, where that folder still holds complete ones."""

@@ -39,8 +39,8 @@ def written_digits(values: Iterable[float]) -> tuple[int, int]:
     (5, -4)
     """
     parts = [Decimal(repr(value)).normalize().as_tuple() for value in values if value and math.isfinite(value)]
-    most = max((len(part.digits) for part in parts), default=0)
-    return most, min((int(part.exponent) for part in parts), default=0)
+    num_digits = max((len(part.digits) for part in parts), default=0)
+    return num_digits, min((int(part.exponent) for part in parts), default=0)
 
 
 class Numbers(Struct, frozen=True):
@@ -53,9 +53,9 @@ class Numbers(Struct, frozen=True):
         """The same metric of the rows with these ascending indices."""
         if self.at is None:
             return Numbers(None, self.values[rows])
-        where = np.searchsorted(self.at, rows)
-        has = np.append(self.at, -1)[where] == rows
-        return Numbers(np.flatnonzero(has), self.values[where[has]])
+        positions = np.searchsorted(self.at, rows)
+        has = np.append(self.at, -1)[positions] == rows
+        return Numbers(np.flatnonzero(has), self.values[positions[has]])
 
 
 class StepMetrics(Mapping[int, Mapping[str, float]]):
@@ -75,12 +75,12 @@ class StepMetrics(Mapping[int, Mapping[str, float]]):
         steps = sorted(metrics)
         for row, step in enumerate(steps):
             for name, value in metrics[step].items():
-                at, values = collected.setdefault(name, ([], []))
-                at.append(row)
+                rows, values = collected.setdefault(name, ([], []))
+                rows.append(row)
                 values.append(value)
         series = {
-            name: Numbers(np.array(at, dtype=np.int64), np.array(values, dtype=np.float64))
-            for name, (at, values) in collected.items()
+            name: Numbers(np.array(rows, dtype=np.int64), np.array(values, dtype=np.float64))
+            for name, (rows, values) in collected.items()
         }
         return cls(np.array(steps, dtype=np.int64), series)
 
@@ -294,12 +294,12 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
             5e-05
         """
         steps, values = self.step_metrics.series(name)
-        at = int(np.searchsorted(steps, step))
-        most, last = written_digits(values[max(0, at - _AROUND) : at + _AROUND].tolist())
+        index = int(np.searchsorted(steps, step))
+        num_digits, last = written_digits(values[max(0, index - _AROUND) : index + _AROUND].tolist())
         value = self.metrics.get(step, {}).get(name)
-        if not (value and math.isfinite(value) and last < 0 and most < FLOAT32_DIGITS):  # else it may be whole
+        if not (value and math.isfinite(value) and last < 0 and num_digits < FLOAT32_DIGITS):  # else it may be whole
             return 0.0
-        return 0.5 * 10.0 ** max(last, math.floor(math.log10(abs(value))) + 1 - most)
+        return 0.5 * 10.0 ** max(last, math.floor(math.log10(abs(value))) + 1 - num_digits)
 
     def with_missing(self, *sentences: str) -> Run:
         """The same with further sentences on what is missing."""
@@ -339,7 +339,7 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
     def by_step(self) -> Iterator[tuple[int, tuple[RolloutGroup, ...]]]:
         """The groups of each step that has any, ascending, a step at a time; of a ``measured`` log without texts."""
         if self.measured is not None:
-            return GroupsOfTable(self.measured).made_by_step()
+            return GroupsOfTable(self.measured).build_by_step()
         if isinstance(self.groups, GroupsOnDisk):
             return ((step, groups_at(self.groups, step)) for step in self.steps)
         groups_of: dict[int, list[RolloutGroup]] = {step: [] for step in self.steps}

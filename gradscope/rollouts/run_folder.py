@@ -77,7 +77,7 @@ def weights_kind(folder: Path) -> Literal["full", "adapter"]:
         if is_awaited(file):
             continue
         if not file.is_file():
-            pickled = next((f" and has {one.name}, a pickle, which stays shut" for one in folder.glob("*.bin")), "")
+            pickled = next((f" and has {file.name}, a pickle, which stays shut" for file in folder.glob("*.bin")), "")
             raise InputError(f"{folder} lacks {file.name}{pickled}.", hint="Save the weights as safetensors.")
         if not is_whole(file):
             raise InputError(f"{file} is cut off.", hint="Copy the checkpoint again, or use another one.")
@@ -120,9 +120,9 @@ def find_checkpoints(
                 damaged[num_updates] = error.message.rstrip(".")
     trained = _trained_adapters([weights.path for weights in refs if weights.kind == "adapter"])
     if len(trained) > 1:
-        which = f"{len(trained)} adapters of a checkpoint change, and which of them made the gradient is not known"
+        reason = f"{len(trained)} adapters of a checkpoint change, and which of them made the gradient is not known"
         if damaged is not None:
-            damaged |= {weights.num_updates: which for weights in refs}
+            damaged |= {weights.num_updates: reason for weights in refs}
         return ()
     return tuple(replace(weights, path=weights.path / folder) for weights in refs for folder in trained or ("",))
 
@@ -132,8 +132,8 @@ def _trained_adapters(checkpoints: Sequence[Path]) -> list[str]:
     if len(checkpoints) < 2:
         return []
     first, last = checkpoints[0], checkpoints[-1]
-    within = (path.name for path in sorted(last.iterdir()) if path.is_dir() and path.name != REFERENCE_ADAPTER)
-    files = {name: Path(name, "adapter_model.safetensors") for name in within}
+    folders = (path.name for path in sorted(last.iterdir()) if path.is_dir() and path.name != REFERENCE_ADAPTER)
+    files = {name: Path(name, "adapter_model.safetensors") for name in folders}
     named = {name: file for name, file in files.items() if (first / file).is_file() and (last / file).is_file()}
     if not named:
         return []
@@ -155,11 +155,11 @@ def with_initial(
     """A run's weights by updates, those of ``initial`` for 0, or before 0; mixed models and adapters are refused."""
     if initial is None:
         return tuple(refs)
-    at = -1 if before_0 else 0
-    later = tuple(weights for weights in refs if weights.num_updates > at)
-    same_adapter = initial / later[-1].path.name if later else initial
-    of_several = (same_adapter / "adapter_config.json").is_file()
-    first = weights_at(same_adapter if of_several else initial, num_updates=at, base_of=base_of)
+    num_updates = -1 if before_0 else 0
+    later = tuple(weights for weights in refs if weights.num_updates > num_updates)
+    nested = initial / later[-1].path.name if later else initial
+    is_nested = (nested / "adapter_config.json").is_file()
+    first = weights_at(nested if is_nested else initial, num_updates=num_updates, base_of=base_of)
     if later and later[-1].kind != first.kind:
         raise InputError(
             f"{initial} is {_NOUNS[first.kind][0]}, and the checkpoints of the run are {_NOUNS[later[-1].kind][1]}.",

@@ -62,12 +62,12 @@ _AFTER_REWARDS = (
     ("mask", pa.list_(pa.bool_())),
     ("status", pa.string()),
 )
-_WHERE_LOGGED = ("trainer_logprobs", pa.list_(pa.float32()))  # a column of files where at least one rollout has it
-_AS_TUPLE = (
+_TRAINER_LOGPROBS = ("trainer_logprobs", pa.list_(pa.float32()))  # a column of files where at least one rollout has it
+_TUPLE_FIELDS = (
     *("prompt_ids", "completion_ids", "token_rewards", "token_advantages", "logprobs", "mask"),
     "trainer_logprobs",
 )
-_AS_IS = ("group_id", "sample", "row", "prompt", "completion", "reward", "advantage", "status")
+_PLAIN_FIELDS = ("group_id", "sample", "row", "prompt", "completion", "reward", "advantage", "status")
 
 
 def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup]) -> Path:
@@ -89,13 +89,13 @@ def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup]) ->
     if any(tuple(rollout.rewards) != names for group in groups for rollout in group.rollouts):
         raise ValueError("all rollouts of a step name the same reward functions in the same order")
     has_trainers = any(rollout.trainer_logprobs is not None for group in groups for rollout in group.rollouts)
-    varying = [*(_REWARD_PREFIX + name for name in names), *([_WHERE_LOGGED[0]] if has_trainers else [])]
+    varying = [*(_REWARD_PREFIX + name for name in names), *([_TRAINER_LOGPROBS[0]] if has_trainers else [])]
     rows = [
         {
             "step": group.step,
             "prompt_id": group.prompt_id,
             "messages": None if rollout.messages is None else json.dumps(list(map(dict, rollout.messages))),
-            **{name: getattr(rollout, name) for name in (*_AS_IS, *_AS_TUPLE)},
+            **{name: getattr(rollout, name) for name in (*_PLAIN_FIELDS, *_TUPLE_FIELDS)},
             **{_REWARD_PREFIX + name: value for name, value in rollout.rewards.items()},
         }
         for group in groups
@@ -112,7 +112,7 @@ def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup]) ->
 def _schema(present: Collection[str]) -> pa.Schema:
     """The schema of a file, by its columns: which rewards it has, and whether the trainer's log-probabilities."""
     rewards = ((name, pa.float64()) for name in present if name.startswith(_REWARD_PREFIX))
-    trainers = (_WHERE_LOGGED,) if _WHERE_LOGGED[0] in present else ()
+    trainers = (_TRAINER_LOGPROBS,) if _TRAINER_LOGPROBS[0] in present else ()
     fields = [*_BEFORE_REWARDS, *rewards, *_AFTER_REWARDS, *trainers]
     return pa.schema(fields, metadata={_VERSION_KEY: str(SCHEMA_VERSION).encode()})
 
@@ -249,8 +249,8 @@ def read_step_rollouts(path: Path, quarantine: SetAside | None = None) -> tuple[
         )
     _require_columns(path, table.schema)
     batches = table.to_batches(max_chunksize=_ROWS_AT_ONCE)
-    plain = (row for batch in batches for row in batch.to_pylist())
-    rows = ((f"{path}:{number}", row) for number, row in enumerate(plain, start=1))
+    numbered = enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
+    rows = ((f"{path}:{number}", row) for number, row in numbered)
     groups = groupby(rows, key=lambda row: (row[1]["step"], row[1]["group_id"], row[1]["prompt_id"]))
     try:
         rollout_groups = tuple(
@@ -309,7 +309,7 @@ def _from_row(row: Mapping[str, Any], location: str, quarantine: SetAside | None
         for name, value in row.items()
         if name.startswith(_REWARD_PREFIX)
     }
-    fields: dict[str, Any] = {name: row[name] for name in _AS_IS}
+    fields: dict[str, Any] = {name: row[name] for name in _PLAIN_FIELDS}
     flaw = None
     if not math.isfinite(row["advantage"] or 0.0):
         flaw, fields["advantage"] = BROKEN_ADVANTAGE, None
@@ -317,5 +317,5 @@ def _from_row(row: Mapping[str, Any], location: str, quarantine: SetAside | None
         flaw, fields["reward"] = f"the reward is {'null' if row['reward'] is None else 'not finite'}", None
     if flaw is not None and quarantine is not None:
         quarantine.add(flaw, location)
-    fields |= {name: None if row.get(name) is None else tuple(row[name]) for name in _AS_TUPLE}
+    fields |= {name: None if row.get(name) is None else tuple(row[name]) for name in _TUPLE_FIELDS}
     return Rollout(messages=messages, rewards=rewards, **fields)

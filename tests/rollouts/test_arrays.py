@@ -14,9 +14,9 @@ from gradscope.rollouts.readers.parsing.cells import before_answer
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64, np.uint8])
 def test_numbers_come_back_as_they_were_whatever_the_chunks(dtype: type) -> None:
-    plain = pa.array(np.array([3, 1, 2], dtype=dtype))
-    chunked = pa.chunked_array([plain[:1], plain[1:]])
-    for column in (plain, chunked):
+    array = pa.array(np.array([3, 1, 2], dtype=dtype))
+    chunked = pa.chunked_array([array[:1], array[1:]])
+    for column in (array, chunked):
         assert arrays.to_numpy(column).dtype == dtype
         assert arrays.to_numpy(column).tolist() == [3, 1, 2]
 
@@ -37,8 +37,8 @@ def test_places_are_found_and_choose_rows() -> None:
         positions = arrays.positions_of(letters[:size], ord("{"), bits=0x20)
         assert counts.tolist() == np.bincount(positions // arrays.WORD, minlength=-(-size // arrays.WORD)).tolist()
     names = pa.array(["a", "b", "c"])
-    for places in (np.array([2, 0, 2]), np.arange(3)[::2], np.zeros(0, dtype=np.int64)):
-        assert names.take(arrays.to_indices(places)).to_pylist() == [names[at].as_py() for at in places.tolist()]
+    for indices in (np.array([2, 0, 2]), np.arange(3)[::2], np.zeros(0, dtype=np.int64)):
+        assert names.take(arrays.to_indices(indices)).to_pylist() == [names[i].as_py() for i in indices.tolist()]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_places_are_found_and_choose_rows() -> None:
     ],
 )
 def test_lists_and_structs_begin_where_their_plain_values_differ(cells: list[Any]) -> None:
-    expected = [at == 0 or cell != cells[at - 1] for at, cell in enumerate(cells)]
+    expected = [index == 0 or cell != cells[index - 1] for index, cell in enumerate(cells)]
     assert arrays.nested_starts(pa.array(cells)).tolist() == expected
     assert arrays.nested_starts(pa.array([cells[-1], *cells])[1:]).tolist() == expected
     assert arrays.nested_starts(pa.array(cells)[:0]).tolist() == []
@@ -80,7 +80,7 @@ def test_conversations_lose_their_last_answers_as_plain_ones_do(list_of: Any) ->
         [None, "assistant", "assistant"],
         ["tool"],
     ]
-    talks = [[{"role": role, "content": f"{at}"} for at, role in enumerate(of_row)] for of_row in roles]
+    talks = [[{"role": role, "content": f"{i}"} for i, role in enumerate(talk)] for talk in roles]
     for first in (0, 2):  # a slice, too
         cut = arrays.without_answers(pa.array(talks, kind)[first:])
         assert cut is not None

@@ -72,16 +72,16 @@ def number(tag: bytes, value: float) -> bytes:
 )
 def test_twenty_of_a_size_are_read_like_each_alone(event: Callable[[int], bytes], last: int, tmp_path: Path) -> None:
     """Where they differ in time, step and value alone, thousands are read at once."""
-    path, alone, damaged = tmp_path / "events", dict[int, dict[str, float]](), bytearray(record(event(20)))
+    path, expected, damaged = tmp_path / "events", dict[int, dict[str, float]](), bytearray(record(event(20)))
     damaged[-5] ^= 1
     records = [*(record(event(number)) for number in range(20)), bytes(damaged)]
     for data in records:
         path.write_bytes(data)
         for step, values in scalars(path)[0].items():
-            alone.setdefault(step, {}).update(values)
+            expected.setdefault(step, {}).update(values)
     path.write_bytes(b"".join(records))
-    assert scalars(path)[0] == alone
-    assert max(alone) == last
+    assert scalars(path)[0] == expected
+    assert max(expected) == last
 
 
 @pytest.mark.parametrize("lost", [1, 10, 30])
@@ -92,8 +92,8 @@ def test_a_file_that_is_cut_off_has_its_whole_records(lost: int, tmp_path: Path)
 
 def test_messages_of_another_kind_are_left_out(tmp_path: Path) -> None:
     double = TIME + field(5, field(1, field(1, b"a") + b"\x11" + bytes(8)))
-    odd = [b"\x2a\x05\x0a\x7f\x0a\x01a", b"\x0b", b"\xff", b"", double]
-    (tmp_path / "events").write_bytes(b"".join(map(record, [*odd, scalar(1, b"a", 0.5)])))
+    messages = [b"\x2a\x05\x0a\x7f\x0a\x01a", b"\x0b", b"\xff", b"", double]
+    (tmp_path / "events").write_bytes(b"".join(map(record, [*messages, scalar(1, b"a", 0.5)])))
     metrics, damage = scalars(tmp_path / "events")
     assert metrics == {1: {"a": 0.5}}
     assert [sentence.endswith(" is none") for sentence in damage] == [True] * 2
@@ -177,10 +177,10 @@ def test_rows_of_wandb_in_parts_of_any_size_and_other_records_between(size: int,
 
 
 def test_what_is_damaged_in_a_file_of_wandb_costs_its_record_or_the_rest(tmp_path: Path) -> None:
-    odd = [b"\x0b", field(2, b"\xff"), field(2, field(1, field(1, b"\xff") + field(16, b"1")))]
+    broken = [b"\x0b", field(2, b"\xff"), field(2, field(1, field(1, b"\xff") + field(16, b"1")))]
     unparsed = history(_step=2).replace(b"2", b"?")
     path = wandb_file(
-        tmp_path / "run-1.wandb", history(_step=1, reward=0.5), *odd, unparsed, history(_step=3, reward=1)
+        tmp_path / "run-1.wandb", history(_step=1, reward=0.5), *broken, unparsed, history(_step=3, reward=1)
     )
     intact, begin = path.read_bytes(), len(b":W&B...")
     for data, num_rows, reasons in (

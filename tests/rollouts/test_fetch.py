@@ -28,9 +28,9 @@ def gets(memory: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     get = type(memory).get_file
 
-    def counted(self: Any, rpath: str, lpath: str, **more: Any) -> None:
+    def counted(self: Any, rpath: str, lpath: str, **options: Any) -> None:
         seen.append(rpath)
-        get(self, rpath, lpath, **more)
+        get(self, rpath, lpath, **options)
 
     monkeypatch.setattr(type(memory), "get_file", counted)
     return seen
@@ -85,8 +85,8 @@ def test_a_cut_copy_is_discarded(memory: Any, gets: list[str], monkeypatch: pyte
     memory.pipe({"/run/1.jsonl": ROW, "/run/2.jsonl": ROW})
     get_file, rest_has_come = type(memory).get_file, Event()
 
-    def cut_off(self: Any, rpath: str, lpath: str, **more: Any) -> None:
-        get_file(self, rpath, lpath, **more)
+    def cut_off(self: Any, rpath: str, lpath: str, **options: Any) -> None:
+        get_file(self, rpath, lpath, **options)
         if rpath.endswith("1.jsonl"):
             rest_has_come.set()
         elif rest_has_come.wait(60):
@@ -134,7 +134,7 @@ def test_when_one_file_fails_the_others_end(memory: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(fetch.listings, "AT_ONCE", 2)
     memory.pipe({f"/run/{number}.jsonl": ROW for number in range(5)})
 
-    def broken(self: Any, rpath: str, lpath: str, callback: Any, **more: Any) -> None:
+    def broken(self: Any, rpath: str, lpath: str, callback: Any, **options: Any) -> None:
         if rpath.endswith("1.jsonl"):
             raise PermissionError
         while True:  # a file without end
@@ -255,9 +255,9 @@ def test_names_alone_cost_no_look_at_all_others(memory: Any, monkeypatch: pytest
     written: list[str] = []
     write = fetch.atomic_write
     monkeypatch.setattr(
-        fetch, "atomic_write", lambda path, *_, **more: (written.append(path.name), write(path, *_, **more))
+        fetch, "atomic_write", lambda path, *_, **options: (written.append(path.name), write(path, *_, **options))
     )
-    memory.pipe({f"/run/{at}.txt": b"x" for at in range(20)} | {"/run/1.jsonl": ROW})
+    memory.pipe({f"/run/{number}.txt": b"x" for number in range(20)} | {"/run/1.jsonl": ROW})
     assert len(files_below(copied("memory://run"))) == 21
     assert written == ["index.json"]
 

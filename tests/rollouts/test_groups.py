@@ -17,12 +17,12 @@ def test_a_group_has_its_rollouts_rewards_which_are_not_changed() -> None:
 def test_each_sequence_of_a_rollout_is_a_rollout_of_its_own() -> None:
     before = groups.Tokens(prompt_ids=(5,), completion_ids=(7, 8), mask=(True, False), logprobs=(-1.0, 0.0))
     rollout = replace(group().rollouts[0], prompt_ids=(5, 7), completion_ids=(9,), mask=(True,), logprobs=None)
-    several = replace(rollout, earlier=(before,))
-    first, last = several.sequences
+    branched = replace(rollout, earlier=(before,))
+    first, last = branched.sequences
     assert (first.prompt_ids, first.completion_ids, first.mask) == ((5,), (7, 8), (True, False))
     assert first.logprobs == (-1.0, 0.0)
     assert (first.reward, first.earlier, last) == (rollout.reward, (), rollout)
-    assert (several.num_tokens, rollout.num_tokens, rollout.sequences) == (3, 1, (rollout,))
+    assert (branched.num_tokens, rollout.num_tokens, rollout.sequences) == (3, 1, (rollout,))
     assert group().rollouts[0].num_tokens is None
 
 
@@ -38,7 +38,7 @@ def test_the_table_of_groups_has_all_of_their_numbers() -> None:
     assert len(table) == 3
     assert (table.step.tolist(), table.size.tolist(), table.starts.tolist()) == ([1, 1, 2], [2, 1, 2], [0, 2, 3])
     assert table.ids() == ("1:a", "1:b", "2:a")
-    assert [table.prompts[at] for at in table.prompt] == ["a", "b", "b"]
+    assert [table.prompts[index] for index in table.prompt] == ["a", "b", "b"]
     np.testing.assert_array_equal(table.reward, [1.0, np.nan, 0.5, 0.0, 1.0])
     np.testing.assert_array_equal(table.rewards["format"], [np.nan, np.nan, np.nan, 0.25, 0.25])
     assert np.isnan(table.rewards["score"]).all()
@@ -80,8 +80,8 @@ def test_sums_spreads_and_sizes_are_those_of_each_group() -> None:
 
 
 def test_a_group_is_dead_where_all_its_rewards_are_known_and_equal() -> None:
-    rewards = [(1.0, 1.0), (0.5, 0.5 + 1e-9), (1.0, 0.0), (1.0, None), (1.0,)]
-    table = groups.RewardTable.of_groups([group(rewards=each) for each in rewards])
+    cases = [(1.0, 1.0), (0.5, 0.5 + 1e-9), (1.0, 0.0), (1.0, None), (1.0,)]
+    table = groups.RewardTable.of_groups([group(rewards=rewards) for rewards in cases])
     assert table.is_dead.tolist() == [True, True, False, False, False]
     assert table.is_complete.tolist() == [True, True, True, False, True]
 
@@ -131,18 +131,18 @@ def test_some_of_the_groups_keep_all_of_theirs(by_name: bool) -> None:
     assert selected.policy.tolist() == [0, -1, -1]
     assert selected.seconds is not None
     assert selected.seconds.tolist()[0] == 2.0
-    assert [selected.prompts[at] for at in selected.prompt] == ["b", "b"]
+    assert [selected.prompts[index] for index in selected.prompt] == ["b", "b"]
     assert table.select(np.ones(3, dtype=np.bool_)) is table
 
 
 def test_groups_of_a_table_are_made_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     made = groups.GroupsOfTable(groups.RewardTable.of_groups(three_groups()))
     for at_once in (1, 2, 3):
-        monkeypatch.setattr(groups, "_MADE_AT_ONCE", at_once)
-        by_step = dict(made.made_by_step())
+        monkeypatch.setattr(groups, "_BUILT_AT_ONCE", at_once)
+        by_step = dict(made.build_by_step())
         assert list(by_step) == list(groups.steps_of(made))
         assert tuple(group for of_step in by_step.values() for group in of_step) == tuple(made)
-    assert not list(groups.GroupsOfTable(groups.RewardTable.of_groups(())).made_by_step())
+    assert not list(groups.GroupsOfTable(groups.RewardTable.of_groups(())).build_by_step())
 
 
 def test_groups_of_a_table_have_its_rewards_and_are_made_once() -> None:

@@ -93,9 +93,9 @@ def test_an_advantage_that_is_not_finite_leaves_its_rollout_the_reward(tmp_path:
 
 
 def test_the_trainers_log_probabilities_take_a_column_only_where_there_are_some(tmp_path: Path) -> None:
-    without = store.write_step_rollouts(tmp_path, 1, [group()])
-    assert "trainer_logprobs" not in pq.read_schema(without).names
-    assert store.read_step_rollouts(without)[0].rollouts[0].trainer_logprobs is None
+    path = store.write_step_rollouts(tmp_path, 1, [group()])
+    assert "trainer_logprobs" not in pq.read_schema(path).names
+    assert store.read_step_rollouts(path)[0].rollouts[0].trainer_logprobs is None
     rollouts = (replace(group().rollouts[0], trainer_logprobs=(-0.5, -0.25)),)
     path = store.write_step_rollouts(tmp_path, 1, [replace(group(), rollouts=rollouts)])
     assert store.read_step_rollouts(path)[0].rollouts[0].trainer_logprobs == (-0.5, -0.25)
@@ -110,9 +110,9 @@ def test_what_cannot_be_one_step_is_a_bug_of_the_caller(tmp_path: Path) -> None:
     named = replace(group(name="b").rollouts[0], rewards={"x": 1.0})
     with pytest.raises(ValueError, match="same reward functions"):
         store.write_step_rollouts(tmp_path, 1, [group(), replace(group(name="b"), rollouts=(named,))])
-    several = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
+    sequence = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
     with pytest.raises(ValueError, match="holds one sequence"):
-        store.write_step_rollouts(tmp_path, 1, [group(earlier=(several,))])
+        store.write_step_rollouts(tmp_path, 1, [group(earlier=(sequence,))])
     assert not step_path(tmp_path, 1).exists()
 
 
@@ -157,22 +157,22 @@ def test_steps_that_are_missing_do_not_keep_the_others_from_being_joined(tmp_pat
 
 @pytest.mark.slow
 def test_a_run_that_goes_back_has_the_bytes_of_one_that_never_went_on(tmp_path: Path) -> None:
-    straight, again = tmp_path / "whole", tmp_path / "again"
+    straight, repeated = tmp_path / "whole", tmp_path / "again"
     for step in range(1, 41):
         store.write_step_rollouts(straight, step, of_step(step))
     for step in range(1, 31):
-        store.write_step_rollouts(again, step, of_step(step))
-    before = content(again)
+        store.write_step_rollouts(repeated, step, of_step(step))
+    before = content(repeated)
     for step in range(31, 41):
-        store.write_step_rollouts(again, step, of_step(step)[:1])
-    store.drop_steps_after(again, 30)
-    assert content(again) == before
+        store.write_step_rollouts(repeated, step, of_step(step)[:1])
+    store.drop_steps_after(repeated, 30)
+    assert content(repeated) == before
     for step in range(31, 41):
-        store.write_step_rollouts(again, step, of_step(step))
-    assert content(again) == content(straight)
+        store.write_step_rollouts(repeated, step, of_step(step))
+    assert content(repeated) == content(straight)
     for step in (35, 40):
-        store.write_step_rollouts(again, step, of_step(step))
-    assert content(again) == content(straight)
+        store.write_step_rollouts(repeated, step, of_step(step))
+    assert content(repeated) == content(straight)
 
 
 def test_steps_that_a_crash_leaves_next_to_a_joined_file_count_once(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ def rows(
     """Rows of one file, with TRL's group advantages of the rewards."""
     made = []
     numbers = [0.0 if reward is None else reward for reward in rewards]
-    for at, (prompt, reward) in enumerate(zip(prompts, rewards, strict=True)):
-        group = numbers[at - at % size : at - at % size + size]
-        advantage = (numbers[at] - np.mean(group)) / (np.std(group, ddof=1) + 1e-4)
-        further = {name: values[at] for name, values in columns.items()}
+    for index, (prompt, reward) in enumerate(zip(prompts, rewards, strict=True)):
+        group = numbers[index - index % size : index - index % size + size]
+        advantage = (numbers[index] - np.mean(group)) / (np.std(group, ddof=1) + 1e-4)
+        others = {name: values[index] for name, values in columns.items()}
         made.append(
-            {"prompt": prompt, "completion": f"c{at}", "right": reward, **further, "advantage": float(advantage)}
+            {"prompt": prompt, "completion": f"c{index}", "right": reward, **others, "advantage": float(advantage)}
         )
     return made
 

@@ -26,7 +26,7 @@ from gradscope.metrics.uncertainty.steps import MIN_STEPS, trend, trend_within
 from gradscope.results.rank import GroupKind, RankCurvePoint, TokenRankPoint, WeightRankPoint, whole_changes
 from gradscope.results.source import RowKind
 from gradscope.results.verdicts import ClaimVerdict
-from gradscope.rollouts.groups import MOST_READ_BACK, reward_table, rollouts_by_step
+from gradscope.rollouts.groups import MAX_READ_BACK, reward_table, rollouts_by_step
 from gradscope.say import number, percent, with_interval
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ def of_advantages(kind: RowKind, evidence: Evidence) -> RankEvidence:
     """The advantages themselves, rollouts by tokens, of groups spread evenly over the step; no gradient is needed."""
     steps, num_rollouts = rollouts_by_step(evidence.run.groups)
     step = int(steps[-1])
-    if num_rollouts[-1] > MOST_READ_BACK:
+    if num_rollouts[-1] > MAX_READ_BACK:
         raise InputError(f"Step {step} has {num_rollouts[-1]:,} rollouts, too many to look at.")
     groups = evidence.run.groups_at(step)
     drawn = groups[:: math.ceil(num_rollouts[-1] / _MOST_ADVANTAGES)]

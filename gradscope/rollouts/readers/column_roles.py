@@ -225,8 +225,8 @@ def summed_columns(
     roles = set(astuple(columns))
     keys = [name for name in (columns.step, columns.group, columns.prompt_id, columns.prompt) if name is not None]
     of_group: dict[str, list[int]] = {}
-    for at, row in enumerate(rows):
-        of_group.setdefault(str([row.get(key) for key in keys]), []).append(at)
+    for index, row in enumerate(rows):
+        of_group.setdefault(str([row.get(key) for key in keys]), []).append(index)
     numbers = {
         name: np.array([float(as_number(row.get(name))) for row in rows])
         for name in names
@@ -538,7 +538,7 @@ def _are_levels(groups: Iterable[Iterable[Mapping[str, Any]]], name: str) -> boo
     sizes = [Counter(math.nan if type(cell) is bool else as_number(cell) for cell in of) for of in cells]
     levels = sorted(sizes[0])
     are_alike = all(sorted(of) == levels and len(set(of.values())) == 1 < len(of) for of in sizes)
-    return are_alike and (levels != [levels[0] + at for at in range(len(levels))] or levels[0] not in (0, 1))
+    return are_alike and (levels != [levels[0] + index for index in range(len(levels))] or levels[0] not in (0, 1))
 
 
 def _are_conditions(groups: Sequence[Iterable[Mapping[str, Any]]], name: str, reward: str | None) -> bool:

@@ -259,7 +259,7 @@ def _of_one_list(row: dict[str, Any]) -> Tokens | None:
     elif isinstance(mask, list):
         mask = _of_each_token(mask, len(ids))
     elif (start := parse.whole_number(length)) is not None:
-        mask = [at >= start for at in range(len(ids))]
+        mask = [index >= start for index in range(len(ids))]
     else:
         return None
     sampled = list(map(bool, mask))

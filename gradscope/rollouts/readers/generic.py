@@ -425,7 +425,7 @@ def _refuse_several_steps(path: Path, first: _FirstRows, grouping: roles.Groupin
     ids = [(*map(str, of), text_of(row.get(key))) for of, row in zip(settings, first.many_with_entries, strict=True)]
     stretches = [(group, len(list(rows_of_group))) for group, rows_of_group in groupby(ids)]
     order, sizes = list(dict.fromkeys(ids)), [size for _, size in stretches[:-1]]
-    in_turn = all(group == order[at % len(order)] for at, (group, _) in enumerate(stretches))
+    in_turn = all(group == order[index % len(order)] for index, (group, _) in enumerate(stretches))
     are_rounds = in_turn and (first.are_followed or len(stretches) % len(order) == 0)  # as of an evaluation
     is_group = key == grouping.names.group and in_turn and min(sizes, default=1) > 1
     size = math.gcd(*sizes)

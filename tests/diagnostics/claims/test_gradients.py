@@ -469,7 +469,7 @@ def test_advantages_of_a_large_step_are_drawn(monkeypatch: pytest.MonkeyPatch) -
     assert (whole.seen, drawn.seen) == ("", " 4 of 12 groups were looked at.")
     ranks = [[point.effective_rank.value for point in of.points] for of in (whole, drawn)]
     assert ranks[0] == pytest.approx(ranks[1])
-    monkeypatch.setattr(gradients, "MOST_READ_BACK", 20)
+    monkeypatch.setattr(gradients, "MAX_READ_BACK", 20)
     with pytest.raises(InputError, match="Step 1 has 48 rollouts, too many to look at"):
         gradients.of_advantages("advantage", advantage_run((3, 1)))
 

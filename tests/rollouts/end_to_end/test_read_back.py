@@ -24,8 +24,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows(steps: Sequence[int]) -> list[dict[str, object]]:
     return [
-        {"step": step, "group_id": f"g{at // 2}", "prompt_id": "p", "reward": float(at % 2), "completion": f"text {at}"}
-        for at, step in enumerate(steps)
+        {"step": step, "group_id": f"g{i // 2}", "prompt_id": "p", "reward": float(i % 2), "completion": f"text {i}"}
+        for i, step in enumerate(steps)
     ]
 
 
@@ -34,14 +34,14 @@ def lines(steps: Sequence[int]) -> str:
 
 
 IN_ORDER = [step for step in range(1, 9) for _ in range(6)]
-MIXED = [1 + at % 8 for at in range(48)]
+MIXED = [1 + i % 8 for i in range(48)]
 
 
 def is_by_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether rollouts are read step by step, not all at once; they are held to those that are read row by row."""
     judged: list[bool] = []
     is_cheap = log.StepSpans.is_cheap
-    monkeypatch.setattr(log.StepSpans, "is_cheap", lambda *of, **how: judged.append(is_cheap(*of, **how)) or judged[-1])
+    monkeypatch.setattr(log.StepSpans, "is_cheap", lambda *a, **kw: judged.append(is_cheap(*a, **kw)) or judged[-1])
     run = read_run(path)
     by_row = read_by_row(path)
     assert_same_rollouts(run, by_row)
@@ -120,7 +120,7 @@ def test_steps_of_parquet_are_those_of_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[int], size: int, few: int
 ) -> None:
     monkeypatch.setattr(log, "_FEW_STEPS", few)
-    without_reward = [{**row, "reward": row["reward"] if at % 7 else None} for at, row in enumerate(rows(steps))]
+    without_reward = [{**row, "reward": row["reward"] if index % 7 else None} for index, row in enumerate(rows(steps))]
     pq.write_table(pa.Table.from_pylist(without_reward), tmp_path / "1.parquet", row_group_size=size)
     assert is_by_step(tmp_path, monkeypatch) == (size < 100)  # of a row group alone all rows before a step are decoded
 
@@ -132,7 +132,7 @@ def test_of_a_large_row_group_only_the_rows_of_a_step_become_objects(
     pq.write_table(table, tmp_path / "1.parquet")
     run, made = read_run(tmp_path), list[str]()
     original = log.parquet_rows_in
-    monkeypatch.setattr(log, "parquet_rows_in", lambda *of: (made.append(at) or (at, row) for at, row in original(*of)))
+    monkeypatch.setattr(log, "parquet_rows_in", lambda *args: (made.append(row[0]) or row for row in original(*args)))
     assert [group.step for group in run.groups_at(70)] == [70] * 3
     assert made == [f"{tmp_path / '1.parquet'}:{number}" for number in range(421, 427)]
 

@@ -51,14 +51,14 @@ def nemo(prompt: int = 5, reward: float = 1.0, **cells: Any) -> Row:
     return {"content": [[f"{prompt}?", "4"]], "rewards": [reward], "input_lengths": [5]} | tokens | numbers | cells
 
 
-def without(rows: Sequence[Row], *names: str) -> list[Row]:
+def without_keys(rows: Sequence[Row], *names: str) -> list[Row]:
     return [{name: cell for name, cell in row.items() if name not in names} for row in rows]
 
 
 class Log(Struct, frozen=True):
     rows: Sequence[Row]
     file: str
-    within: tuple[str, ...] = ()
+    nested: tuple[str, ...] = ()
 
     def write(self, folder: Path, *files: Sequence[Row | str], ended: bool = True) -> Path:
         for number, rows in enumerate(files):
@@ -74,28 +74,28 @@ FILTERED = [
     nemo(6, token_loss_mask=[[0.0, 1.0, 0.0, 1.0, 1.0, 0, 0]]),
 ]
 TEXT = [{name: row[name] for name in ("content", "rewards")} for row in NEMO[:4]]
-RELAX = [relax(step, group, 4 * group + at) for step in (0, 1) for group in (0, 1) for at in range(4)]
+RELAX = [relax(step, group, 4 * group + i) for step in (0, 1) for group in (0, 1) for i in range(4)]
 MESSAGES = [
     relax(prompt=[{"role": "user", "content": "q", "name": None}], sample_index=7),
     relax(prompt=[1]),
     relax(prompt=None),
 ]
-SEVERAL = {"score": 1.0, "for'mat": 0.5, "note": "x"}
+REWARDS = {"score": 1.0, "for'mat": 0.5, "note": "x"}
 _OF_RELAX = ("rollout_result/train/{}.jsonl", ("reward",))
 _OF_NEMO = ("exp_001/train_data_step{}.jsonl", ("content",))
 LOGS = {
     "areal": Log(
-        [areal(step, task, at) for step in (1, 2) for task in (0, "t", 10) for at in range(3)], "rollout/{}/0.jsonl"
+        [areal(step, task, i) for step in (1, 2) for task in (0, "t", 10) for i in range(3)], "rollout/{}/0.jsonl"
     ),
     "tinker": Log(
-        [tinker(step, group, at) for step in (0, 1) for group in (0, 1) for at in range(3)],
+        [tinker(step, group, i) for step in (0, 1) for group in (0, 1) for i in range(3)],
         "iteration_00000{}/train_rollout_summaries.jsonl",
         ("trajectory_metrics",),
     ),
     "relax": Log([*RELAX, *MESSAGES], *_OF_RELAX),
-    "relax, several rewards": Log([row | {"reward": SEVERAL} for row in (*RELAX, *MESSAGES)], *_OF_RELAX),
+    "relax, several rewards": Log([row | {"reward": REWARDS} for row in (*RELAX, *MESSAGES)], *_OF_RELAX),
     "open-instruct": Log(TRACES, "a_rollouts_00000{}.jsonl"),
-    "open-instruct, no log-probabilities": Log(without(TRACES, "logprobs"), "a_rollouts_00000{}.jsonl"),
+    "open-instruct, no log-probabilities": Log(without_keys(TRACES, "logprobs"), "a_rollouts_00000{}.jsonl"),
     "nemo-rl": Log(NEMO, *_OF_NEMO),
     "nemo-rl, filtered": Log(FILTERED, *_OF_NEMO),
     "nemo-rl, text": Log(TEXT, *_OF_NEMO),
@@ -109,8 +109,8 @@ each_log = pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
 def test_damaged_logs(tmp_path: Path, log: Log) -> None:
     num_reduced = 0
     for seed in range(4):
-        lists = [with_an_odd_element(row, random.Random(seed + at)) for at, row in enumerate(log.rows)]
-        files = [[log.rows[0], *mutated(lists, 9 * seed + at, within=log.within)] for at in range(1 + seed % 3)]
+        lists = [with_an_odd_element(row, random.Random(seed + index)) for index, row in enumerate(log.rows)]
+        files = [[log.rows[0], *mutated(lists, 9 * seed + index, within=log.nested)] for index in range(1 + seed % 3)]
         run = assert_same(log.write(tmp_path / str(seed), *files, ended=seed % 2 == 0))
         num_reduced += run is not None and holds_rewards_alone(run.groups)
     assert num_reduced > 2  # else the property holds of nothing
@@ -137,10 +137,10 @@ KEYS |= {"relax, several rewards": {"reward"}, "open-instruct, no log-probabilit
 def test_cells_of_any_kind(tmp_path: Path, name: str) -> None:
     log = LOGS[name]
     for number, key in enumerate(sorted(KEYS[name])):
-        rows = [log.rows[at % len(log.rows)] for at in range(2 * len(STRANGE))]
-        odd = [row | {key: cell} for row, cell in zip(rows, (*STRANGE, *([cell] for cell in STRANGE)), strict=True)]
-        lines = [line for at, row in enumerate(odd) for line in (*rows[at : at + (at % 3 == 0)], row)]
-        assert_same(log.write(tmp_path / str(number), [*lines, *without(rows[:1], key)]))
+        rows = [log.rows[index % len(log.rows)] for index in range(2 * len(STRANGE))]
+        strange = [row | {key: cell} for row, cell in zip(rows, (*STRANGE, *([cell] for cell in STRANGE)), strict=True)]
+        lines = [line for index, row in enumerate(strange) for line in (*rows[index : index + (index % 3 == 0)], row)]
+        assert_same(log.write(tmp_path / str(number), [*lines, *without_keys(rows[:1], key)]))
 
 
 @each_log
@@ -187,7 +187,7 @@ def test_samples_of_areal_that_were_begun_earlier_are_noted(tmp_path: Path, begu
 
 
 def test_a_row_of_tinkers_without_an_iteration_has_that_of_its_folder(tmp_path: Path) -> None:
-    run = assert_reduced(LOGS["tinker"].write(tmp_path, [tinker()], without([tinker()], "iteration"), [tinker(1)]))
+    run = assert_reduced(LOGS["tinker"].write(tmp_path, [tinker()], without_keys([tinker()], "iteration"), [tinker(1)]))
     assert [(group.group_id, group.size) for group in run.groups] == [("0", 1), ("1:0", 2)]
 
 
@@ -209,51 +209,51 @@ def test_a_sample_that_returns_counts_once_and_not_where_it_contradicts_itself(t
     [
         ["x"],
         [float("nan"), float("inf"), None, [1.0], True],
-        [SEVERAL, {"score": 0.5}, {"for'mat": 1.0}, 0.5, None, {}, {"score": float("nan")}],
-        [1.0] * 20 + [SEVERAL],
-        [SEVERAL] * 20 + [{"late": 1.0}],
-        [SEVERAL] * 20 + [{"late": "x"}],
+        [REWARDS, {"score": 0.5}, {"for'mat": 1.0}, 0.5, None, {}, {"score": float("nan")}],
+        [1.0] * 20 + [REWARDS],
+        [REWARDS] * 20 + [{"late": 1.0}],
+        [REWARDS] * 20 + [{"late": "x"}],
         [{"note": "x"}] * 20 + [{"late": True}],
     ],
 )
 def test_which_rewards_relax_has(tmp_path: Path, rewards: list[Any]) -> None:
-    rows, log = [relax(0, 0, at, reward=reward) for at, reward in enumerate(rewards)], LOGS["relax"]
-    again = [relax(1, 1, at, reward=row["reward"]) for at, row in enumerate(rows)]
-    assert_same(log.write(tmp_path, [*rows, *again], [relax(reward=rewards[0])]))
-    first = relax(0, 0, 99, reward=SEVERAL if SEVERAL in rewards[:20] else 1.0)
+    rows, log = [relax(0, 0, index, reward=reward) for index, reward in enumerate(rewards)], LOGS["relax"]
+    repeated = [relax(1, 1, index, reward=row["reward"]) for index, row in enumerate(rows)]
+    assert_same(log.write(tmp_path, [*rows, *repeated], [relax(reward=rewards[0])]))
+    first = relax(0, 0, 99, reward=REWARDS if REWARDS in rewards[:20] else 1.0)
     assert_same(log.write(tmp_path / "usable", [first, *rows[:-1]], rows[-1:]))
     if len(rewards) > 1:
         assert_reduced(log.write(tmp_path / "late", rows))
 
 
 def test_a_file_that_has_no_rewards_before_others_have_several_is_surveyed(tmp_path: Path) -> None:
-    later = [relax(sample=at, reward={"b": 1.0, "a": 0.0} if at == 20 else None) for at in range(21)]
+    later = [relax(sample=index, reward={"b": 1.0, "a": 0.0} if index == 20 else None) for index in range(21)]
     assert_reduced(LOGS["relax"].write(tmp_path, later, [relax(1, reward={"a": 1.0, "b": 0.0})]))
 
 
 def test_a_reward_that_is_named_and_not_there_is_an_error(tmp_path: Path) -> None:
     log, nothing = LOGS["relax"], ColumnNames(reward="nothing")
-    path = log.write(tmp_path, [relax(reward=SEVERAL)])
+    path = log.write(tmp_path, [relax(reward=REWARDS)])
     assert assert_same(path, columns=nothing) is None
     assert_reduced(path, columns=ColumnNames(reward="for'mat"))
     assert_reduced(log.write(tmp_path / "one", [relax()]), columns=nothing)
-    late = [relax(sample=at, reward={"b" if at == 20 else "a": 1.0}) for at in range(21)]
+    late = [relax(sample=index, reward={"b" if index == 20 else "a": 1.0}) for index in range(21)]
     run = assert_reduced(log.write(tmp_path / "late", late), columns=ColumnNames(reward="b"))
     assert [group.rewards.count(1.0) for group in run.groups] == [1]
 
 
 def test_rewards_that_come_late_are_seen_at_every_later_look(tmp_path: Path) -> None:
-    rows, so_far = [relax(sample=at, reward={"score": 1.0}) for at in range(22)], ReadSoFar()
+    rows, so_far = [relax(sample=index, reward={"score": 1.0}) for index in range(22)], ReadSoFar()
     rows[20] |= {"reward": {"late": 1.0}, "group_index": None}
     for number in (20, 21, 22):
         LOGS["relax"].write(tmp_path, rows[:number])
-        again, anew = (read_run(tmp_path, rewards_only=True, so_far=looks) for looks in (so_far, None))
-        assert answers(again) == answers(anew)
-        assert holds_rewards_alone(again.groups)
+        incremental, fresh = (read_run(tmp_path, rewards_only=True, so_far=looks) for looks in (so_far, None))
+        assert answers(incremental) == answers(fresh)
+        assert holds_rewards_alone(incremental.groups)
 
 
 def test_groups_of_traces_are_named_by_the_position_of_their_prompts(tmp_path: Path) -> None:
-    run = assert_reduced(LOGS["open-instruct"].write(tmp_path, TRACES, without(TRACES, "logprobs")))
+    run = assert_reduced(LOGS["open-instruct"].write(tmp_path, TRACES, without_keys(TRACES, "logprobs")))
     assert [group.group_id for group in run.groups] == ["1:0", "1:1", "1:10", "2:0", "2:1", "2:10"]
     assert assert_same(LOGS["open-instruct"].write(tmp_path / "none", [traces() | {"step": "x"}])) is None
 

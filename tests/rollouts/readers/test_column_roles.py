@@ -74,7 +74,7 @@ def test_columns_that_add_up_to_the_reward_are_its_functions() -> None:
 
 
 def test_many_functions_add_up_with_equal_weights() -> None:
-    cells = {f"f{at}_reward": [pow(at + 2, row, 29) / 4 for row in range(32)] for at in range(1, 13)}
+    cells = {f"f{index}_reward": [pow(index + 2, row, 29) / 4 for row in range(32)] for index in range(1, 13)}
     rows = rows_of(g=[row // 4 for row in range(32)], reward=list(map(sum, zip(*cells.values(), strict=True))), **cells)
     assert summed_columns(rows, ColumnNames(reward="reward", group="g"), list(cells)) == dict.fromkeys(cells, 1.0)
 
@@ -192,10 +192,10 @@ def test_words_that_divide_the_samples_of_all_prompts_alike_are_settings(
     name: str, words: tuple[Any, ...], num_each: int, is_condition: bool, tmp_path: Path
 ) -> None:
     rows = [
-        {"id": task, name: word, "correct": word == "good" if name == "label" else (task + at) % 2}
+        {"id": task, name: word, "correct": word == "good" if name == "label" else (task + index) % 2}
         for word in words
         for task in range(10)
-        for at in range(num_each)
+        for index in range(num_each)
     ]
     for arms, num in ((rows, is_condition), (rows[:-1], False), ([row for row in rows if row["id"] < 9], False)):
         sizes = {group.size for group in read_run(write(tmp_path / "a.jsonl", *arms)).groups}
@@ -213,25 +213,25 @@ def test_words_also_divide_rows_with_counts(name: str, tmp_path: Path) -> None:
 
 
 def test_templates_of_the_same_questions_are_policies(tmp_path: Path) -> None:
-    rows = [{"prompt": word, "question": f"{at}?", "correct": at % 2} for word in ("cot", "none") for at in range(10)]
+    rows = [{"prompt": word, "question": f"{i}?", "correct": i % 2} for word in ("cot", "none") for i in range(10)]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
     assert (len(run.groups), reward_table(run.groups).policies) == (20, ("cot", "none"))
 
 
 def test_metrics_beside_the_parameters_of_a_sample_are_its_own(tmp_path: Path) -> None:
-    rows = [{"task_id": at, "params": {"top_p": 1}, "metrics": {"correct": at % 2}} for at in range(4)]
+    rows = [{"task_id": index, "params": {"top_p": 1}, "metrics": {"correct": index % 2}} for index in range(4)]
     assert [group.rewards for group in read_run(write(tmp_path / "a.jsonl", *rows)).groups] == [(0,), (1,), (0,), (1,)]
 
 
 def test_what_each_policy_took_sets_nothing_more_apart(tmp_path: Path) -> None:
     took = {"zero": 41.5, "few": 86.25}
-    rows = [{"model": of, "seconds": took[of], "task_id": at, "passed": True} for of in took for at in range(9)]
+    rows = [{"model": of, "seconds": took[of], "task_id": index, "passed": True} for of in took for index in range(9)]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
     assert reward_table(run.groups).policies == ("zero", "few")
 
 
 def test_settings_that_change_below_the_rows_that_are_searched_are_policies_as_well(tmp_path: Path) -> None:
-    rows = [{"task_id": at, "condition": arm, "passed": arm == "b"} for arm in "ab" for at in range(NUM_SEARCHED)]
+    rows = [{"task_id": index, "condition": arm, "passed": arm == "b"} for arm in "ab" for index in range(NUM_SEARCHED)]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
     assert {(group.rollouts[0].policy, group.rewards) for group in run.groups} == {("a", (0.0,)), ("b", (1.0,))}
     (tmp_path / "files").mkdir()
@@ -243,10 +243,10 @@ def test_settings_that_change_below_the_rows_that_are_searched_are_policies_as_w
 
 
 def test_settings_that_never_change_name_neither_policies_nor_prompts(tmp_path: Path) -> None:
-    rows = [{"task_id": at, "condition": "a", "subset": "s", "passed": True} for at in range(NUM_SEARCHED + 1)]
+    rows = [{"task_id": index, "condition": "a", "subset": "s", "passed": True} for index in range(NUM_SEARCHED + 1)]
     table = reward_table(read_run(write(tmp_path / "a.jsonl", *rows), rewards_only=True).groups)
     assert (table.prompts[1], table.policies, table.policy) == ("1", (), None)
-    lists = [{"idx": at, "checkpoint": "a", "subset": "s", "n": 2, "c": 1} for at in range(NUM_SEARCHED + 1)]
+    lists = [{"idx": index, "checkpoint": "a", "subset": "s", "n": 2, "c": 1} for index in range(NUM_SEARCHED + 1)]
     table = reward_table(read_run(write(tmp_path / "b.jsonl", *lists), rewards_only=True).groups)
     assert (table.prompts[1], table.policies, table.policy) == ("1", (), None)
 
@@ -332,9 +332,9 @@ def test_games_that_begin_alike_are_told_apart_by_what_is_right(
 ) -> None:
     talk = [{"role": "assistant", "content": "x"}]
     rows = [
-        {"prompt": [{"role": "user", "content": "guess"}], "completion": talk, "reward": at / 6}
-        | {name: cells[at % len(cells)] for name, cells in told.items()}
-        for at in range(6)
+        {"prompt": [{"role": "user", "content": "guess"}], "completion": talk, "reward": index / 6}
+        | {name: cells[index % len(cells)] for name, cells in told.items()}
+        for index in range(6)
     ]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
     assert [group.size for group in run.groups] == [6 // num_groups] * num_groups
@@ -352,7 +352,7 @@ def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
         table = reward_table(read_run(log).groups)
         assert set(table.size.tolist()) == {size}
         assert table.policies == (("a", "b") if size == 3 else ())
-    numbered = [row | {"run": at % 3} for at, row in enumerate(rows[:1200])]  # its samples
+    numbered = [row | {"run": index % 3} for index, row in enumerate(rows[:1200])]  # its samples
     assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *numbered)).groups} == {3}
 
 
@@ -430,11 +430,11 @@ def test_a_prompt_ends_where_its_conversations_part(
     conversations = [
         conversation(
             *(*examples, f"user:question {prompt}"),
-            *((f"assistant:call {at}", f"tool:result {at}") if is_episode and at else ()),
-            f"assistant:answer {at}",
+            *((f"assistant:call {index}", f"tool:result {index}") if is_episode and index else ()),
+            f"assistant:answer {index}",
         )
         for prompt in range(3)
-        for at in range(4)
+        for index in range(4)
     ]
     assert num_turns_asked([*conversations, "text", None]) == num_turns
     prompts = {str(before_answer(of, num_turns)) for of in conversations}
@@ -444,10 +444,10 @@ def test_a_prompt_ends_where_its_conversations_part(
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_turns_of_an_agent_are_its_rollout_and_no_part_of_the_prompt(suffix: str, tmp_path: Path) -> None:
     rows = []
-    for at in range(24):
-        calls = [f"{role}:{role} {at} {turn}" for turn in range(at % 3) for role in ("assistant", "tool")]
-        messages = conversation(f"user:question {at // 4}", *calls, f"assistant:answer {at}")
-        rows.append({"step": at // 12, "messages": messages, "reward": at % 2})
+    for index in range(24):
+        calls = [f"{role}:{role} {index} {turn}" for turn in range(index % 3) for role in ("assistant", "tool")]
+        messages = conversation(f"user:question {index // 4}", *calls, f"assistant:answer {index}")
+        rows.append({"step": index // 12, "messages": messages, "reward": index % 2})
     run = read_run(write_rows(tmp_path / f"log.{suffix}", rows))
     assert [(group.step, group.size) for group in run.groups] == [(0, 4)] * 3 + [(1, 4)] * 3
     assert run.groups[0].rollouts[1].prompt == "question 0"

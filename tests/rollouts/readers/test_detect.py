@@ -33,10 +33,10 @@ def test_an_unknown_format_gets_a_suggestion() -> None:
 def test_the_lines_of_a_trainer_may_be_compressed(name: str, tmp_path: Path) -> None:
     run, copy = read_run(LOGS / name), tmp_path / name
     shutil.copytree(LOGS / name, copy)
-    for at, file in enumerate(sorted(copy.rglob("*.jsonl"))):
+    for index, file in enumerate(sorted(copy.rglob("*.jsonl"))):
         if file.name != "metrics.jsonl":
             file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
-            if at:  # the first one lies there twice
+            if index:  # the first one lies there twice
                 file.unlink()
     packed = read_run(copy)
     assert packed.source.format == run.source.format
@@ -175,7 +175,7 @@ def test_a_forced_format_is_used() -> None:
 
 
 def test_rollouts_beside_the_metrics_of_a_script_are_read_with_them(tmp_path: Path) -> None:
-    rows = [{"step": at // 4, "prompt": f"q{at // 2}", "reward": at % 2} for at in range(8)]
+    rows = [{"step": index // 4, "prompt": f"q{index // 2}", "reward": index % 2} for index in range(8)]
     write_lines(tmp_path / "metrics.jsonl", *({"step": step, "loss": 0.5, "grad_norm": 1.0} for step in range(2)))
     write_lines(tmp_path / "validation.jsonl", *({"prompt": row["prompt"], "reward": row["reward"]} for row in rows))
     assert read_run(tmp_path, metrics_alone=True).source.kind == "metrics"
@@ -203,7 +203,7 @@ def test_rollouts_beside_the_metrics_of_a_script_are_read_with_them(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["args.json", "config.json"])
 def test_rollouts_beside_the_arguments_of_a_script_are_read(name: str, tmp_path: Path) -> None:
-    write_lines(tmp_path / "rollouts.jsonl", *({"step": at, "prompt": "q", "reward": at % 2} for at in range(4)))
+    write_lines(tmp_path / "rollouts.jsonl", *({"step": i, "prompt": "q", "reward": i % 2} for i in range(4)))
     write_lines(tmp_path / name, {"loss_type": "grpo", "seeds": [1, 2], "optimizer": {"lr": 1e-3}})
     assert read_run(tmp_path).source.path == str(tmp_path / "rollouts.jsonl")
     (tmp_path / "rollouts.jsonl").unlink()
@@ -229,7 +229,7 @@ def test_rollouts_of_the_same_groups_in_files_of_other_names_are_not_pooled(
     first: str, second: str, prompts: str, are_pooled: bool, tmp_path: Path
 ) -> None:
     for name, letter in ((first, "q"), (second, prompts)):
-        rows = ({"step": at // 4, "prompt": f"{letter}{at // 2}", "reward": at % 2, "in": name} for at in range(8))
+        rows = ({"step": i // 4, "prompt": f"{letter}{i // 2}", "reward": i % 2, "in": name} for i in range(8))
         write_lines(tmp_path / name, *rows)
     if are_pooled:
         assert sum(group.size for group in read_run(tmp_path).groups) == 16
@@ -243,7 +243,7 @@ def test_rollouts_of_the_same_groups_in_files_of_other_names_are_not_pooled(
 
 def test_a_sample_of_each_prompt_in_the_file_of_each_seed(tmp_path: Path) -> None:
     for seed in range(3):
-        rows = ({"step": 100, "prompt": f"q{at}", "reward": at % 2} for at in range(4))
+        rows = ({"step": 100, "prompt": f"q{index}", "reward": index % 2} for index in range(4))
         write_lines(tmp_path / f"seed_{seed}.jsonl", *rows)
     assert [group.size for group in read_run(tmp_path).groups] == [3] * 4
 
@@ -268,7 +268,7 @@ def test_a_folder_of_trls_without_completions_says_what_to_log(tmp_path: Path, c
 
 
 def test_rollouts_in_a_folder_below_the_metrics_of_a_script_are_read_with_them(tmp_path: Path) -> None:
-    rows = [{"step": at // 4, "prompt": f"q{at // 2}", "reward": at % 2} for at in range(8)]
+    rows = [{"step": index // 4, "prompt": f"q{index // 2}", "reward": index % 2} for index in range(8)]
     (tmp_path / "log.csv").write_text("step,loss,grad_norm\n0,0.5,1.0\n1,0.5,2.0\n")
     for folder in ("rollouts", "eval", "checkpoint-1"):
         for step in range(2):
@@ -319,7 +319,7 @@ def test_files_of_another_trainer_are_named(tmp_path: Path, logs: tuple[str, str
 
 
 def test_runs_below_a_file_of_rollouts_are_named(tmp_path: Path) -> None:
-    write_lines(tmp_path / "best.jsonl", *({"step": 1, "prompt_id": "p", "reward": at % 2} for at in range(4)))
+    write_lines(tmp_path / "best.jsonl", *({"step": 1, "prompt_id": "p", "reward": index % 2} for index in range(4)))
     for name in ("a", "b"):
         shutil.copytree(LOGS / "verl_legacy", tmp_path / name)
     source = read_run(tmp_path).source
@@ -349,7 +349,7 @@ TRL = LOGS / "trl"
 )
 def test_folders_of_a_scripts_rollouts_are_runs(names: tuple[str, ...], num_runs: int, tmp_path: Path) -> None:
     for name in names:
-        rows = ({"step": at // 4, "prompt": f"q{at // 2}", "reward": at % 2} for at in range(8))
+        rows = ({"step": index // 4, "prompt": f"q{index // 2}", "reward": index % 2} for index in range(8))
         write_lines(tmp_path / name / "rows.jsonl", *(rows if name != "notes" else [{"step": 1, "note": "a"}]))
     runs = runs_below(tmp_path)
     assert [run.name for run in runs] == list(names[:num_runs])

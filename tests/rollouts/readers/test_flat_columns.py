@@ -136,10 +136,10 @@ def test_a_file_is_read_as_its_name_promises() -> None:
 @pytest.mark.parametrize("key", ["step", "reward", "more"])
 def test_a_list_in_a_document_is_read_as_row_by_row(tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "_ELEMENTS", 3)
-    usual = [{"step": 1, "prompt": f"p{at % 2}", "reward": at % 3 / 2, "completion": "c\n"} for at in range(5)]
-    for at, cell in enumerate([*STRANGE, "é", 2]):
-        (tmp_path / f"{at}.json").write_text(json.dumps([*usual, usual[0] | {key: cell}], indent=at % 3 or None))
-        assert_reduced_alike(tmp_path / f"{at}.json")
+    usual = [{"step": 1, "prompt": f"p{index % 2}", "reward": index % 3 / 2, "completion": "c\n"} for index in range(5)]
+    for index, cell in enumerate([*STRANGE, "é", 2]):
+        (tmp_path / f"{index}.json").write_text(json.dumps([*usual, usual[0] | {key: cell}], indent=index % 3 or None))
+        assert_reduced_alike(tmp_path / f"{index}.json")
 
 
 @pytest.mark.parametrize("text", ["[{}, [], 3, ROW]", '[ROW, "\xff"]', "[ROW]]", "[ROW, null]", "ROW", "[[ROW]]", "[]"])
@@ -155,14 +155,14 @@ def test_any_other_document_is_for_the_row_reader(tmp_path: Path, text: str) -> 
 def test_keys_that_no_struct_can_have_are_for_the_row_reader(tmp_path: Path) -> None:
     assert log_of(group='g"').columns_of(Path("a.jsonl")) is None
     assert log_of(group="\ud800").columns_of(Path("a.jsonl")) is None
-    rows = [{"re\tward": at % 2, "é": "g", "": 0, "\ud800": 1} for at in range(4)]
+    rows = [{"re\tward": index % 2, "é": "g", "": 0, "\ud800": 1} for index in range(4)]
     run = assert_same(write(tmp_path / "a.jsonl", *rows), columns=ColumnNames(reward="re\tward", group="é"))
     assert run is not None
     assert run.groups[0].rewards == (0.0, 1.0, 0.0, 1.0)
 
 
 def test_one_key_may_be_several_columns(tmp_path: Path) -> None:
-    rows = [{"step": at // 2, "reward": at % 2, "prompt": "p"} for at in range(4)]
+    rows = [{"step": index // 2, "reward": index % 2, "prompt": "p"} for index in range(4)]
     path = write(tmp_path / "a.jsonl", *rows)
     for names in (
         {"group": "prompt"},
@@ -212,7 +212,7 @@ def test_how_completions_ended_is_read(
     tmp_path: Path, where: str, name: str, cells: list[Any], truncated: list[float] | None
 ) -> None:
     ends = [{"meta": {name: cell}} if where.startswith("entry") else {name: cell} for cell in cells]
-    rows = [{"group_id": "a", "step": 1, "completion": f"{at}", "reward": 1.0, **end} for at, end in enumerate(ends)]
+    rows = [{"group_id": "a", "step": 1, "completion": f"{i}", "reward": 1.0, **end} for i, end in enumerate(ends)]
     if where == "a.parquet" and 2 in cells:
         rows[3][name] = "2"
     path = write_rows(tmp_path / where, rows)
@@ -337,8 +337,8 @@ def test_rows_of_an_evaluation_are_left_out_of_training(
         return {"step": step, "prompt": prompt, "completion": str(reward), "reward": reward} | cells
 
     trained = [row(step, "p", sample, training) for step in (0, 1) for sample in (0, 1)]
-    evaluated = [row(step, f"e{at}", 1, held_out) for step in (0, 1) for at in range(3)]
-    first = [row(0, f"e{at}", 1, held_out) for at in range(num_first)]
+    evaluated = [row(step, f"e{index}", 1, held_out) for step in (0, 1) for index in range(3)]
+    first = [row(0, f"e{index}", 1, held_out) for index in range(num_first)]
     mixed = tmp_path / f"mixed.{'jsonl' if kind == 'entry' else kind}"
     run = read_run(write_rows(mixed, [*first, *trained[:2], *evaluated[:3], *trained[2:], *evaluated[3:]]))
     assert [(group.step, group.size, group.rollouts[0].prompt) for group in run.groups] == [(0, 2, "p"), (1, 2, "p")]

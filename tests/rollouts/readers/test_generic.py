@@ -179,7 +179,7 @@ def test_file_numbers_are_steps(pattern: str, without: tuple[str, ...], num_grou
 )
 def test_file_numbers_are_steps_where_whole_groups_of_some_prompts_come_again(pattern: str, tmp_path: Path) -> None:
     for step, prompts in enumerate(("ab", "bc", "ca"), start=1):
-        rows = [{"prompt": prompt, "completion": f"{at}", "reward": at % 2} for prompt in prompts for at in range(4)]
+        rows = [{"prompt": prompt, "completion": f"{i}", "reward": i % 2} for prompt in prompts for i in range(4)]
         write_rows(tmp_path / pattern.format(step), rows)
     groups = read_run(tmp_path / "step*/rollouts.jsonl" if "step" in pattern else tmp_path).groups
     assert [(group.step, group.size) for group in groups] == [(step, 4) for step in (1, 1, 2, 2, 3, 3)]
@@ -194,7 +194,7 @@ def test_file_numbers_are_steps_where_whole_groups_of_some_prompts_come_again(pa
 )
 def test_the_files_of_a_step_are_of_several_processes(pattern: str, tmp_path: Path) -> None:
     for step, rank in product((8, 9, 10), range(2)):
-        rows = [{"prompt": prompt, "completion": f"{rank}{at}", "reward": rank} for prompt in "ab" for at in range(2)]
+        rows = [{"prompt": prompt, "completion": f"{rank}{i}", "reward": rank} for prompt in "ab" for i in range(2)]
         write_rows(tmp_path / pattern.format(step, rank), rows)
     files = str(tmp_path / "/".join(["*"] * (pattern.count("/") + 1)))
     groups = read_run(files).groups
@@ -215,7 +215,7 @@ def test_file_numbers_are_no_steps_of_prompts_that_are_all_the_same_or_all_other
     prompts: tuple[str, str], tmp_path: Path
 ) -> None:
     for step, letters in enumerate(prompts):
-        rows = ({"prompt": prompt, "completion": f"{at}", "reward": at % 2} for prompt in letters for at in range(4))
+        rows = ({"prompt": prompt, "completion": f"{i}", "reward": i % 2} for prompt in letters for i in range(4))
         write(tmp_path / f"{step}.jsonl", *rows)
     groups = read_run(tmp_path).groups
     assert ({group.step for group in groups}, sum(group.size for group in groups)) == ({0}, 16)
@@ -223,8 +223,8 @@ def test_file_numbers_are_no_steps_of_prompts_that_are_all_the_same_or_all_other
 
 @pytest.mark.parametrize(("sizes", "num_prompts"), [((4, 4, 4), 3), ((4, 4, 3), 3), ((4, 3, 4), 11), ((12,), 12)])
 def test_ids_of_rows_are_no_ids_of_prompts(sizes: tuple[int, ...], num_prompts: int, tmp_path: Path) -> None:
-    texts = [f"question {at}" for at, size in enumerate(sizes) for _ in range(size)]
-    rows = [{"prompt_id": f"row{at}", "prompt": text, "reward": at % 2} for at, text in enumerate(texts)]
+    texts = [f"question {index}" for index, size in enumerate(sizes) for _ in range(size)]
+    rows = [{"prompt_id": f"row{index}", "prompt": text, "reward": index % 2} for index, text in enumerate(texts)]
     path = write(tmp_path / "log.jsonl", *rows)
     assert len(read_run(path).groups) == num_prompts
     assert len(read_run(path, naming(prompt_id="prompt_id")).groups) == len(rows)
@@ -232,8 +232,8 @@ def test_ids_of_rows_are_no_ids_of_prompts(sizes: tuple[int, ...], num_prompts: 
 
 @pytest.mark.parametrize("rewards_only", [False, True])
 def test_columns_as_pandas_writes_them_are_rows(rewards_only: bool, tmp_path: Path) -> None:
-    rows = [{"step": step, "prompt": "p", "score": float(at)} for step in (1, 2) for at in range(2)]
-    columns = {name: {str(at): row[name] for at, row in enumerate(rows)} for name in rows[0]}
+    rows = [{"step": step, "prompt": "p", "score": float(index)} for step in (1, 2) for index in range(2)]
+    columns = {name: {str(index): row[name] for index, row in enumerate(rows)} for name in rows[0]}
     run = read_run(write_rows(tmp_path / "log.json", columns), rewards_only=rewards_only)
     assert [(group.step, group.rewards) for group in run.groups] == [(1, (0.0, 1.0)), (2, (0.0, 1.0))]
 
@@ -364,7 +364,7 @@ def test_ids_that_recur_without_a_step_are_no_groups(tmp_path: Path) -> None:
     assert run.source.inferred[-1].startswith("The column of groups has the same ids with several prompts")
     bare = write(tmp_path / "b.jsonl", *({"group_id": row["group_id"], "reward": row["reward"]} for row in rows))
     refusal(bare, "has the same ids in 'group_id' again and again")
-    labelled = [{"group": "train", "task_id": at // 3, "reward": at % 2, "step": 7} for at in range(12)]
+    labelled = [{"group": "train", "task_id": index // 3, "reward": index % 2, "step": 7} for index in range(12)]
     for labels in (labelled, [{key: cell for key, cell in row.items() if key != "step"} for row in labelled]):
         assert [group.prompt_id for group in read_run(write(tmp_path / "c.jsonl", *labels)).groups] == list("0123")
     of_step = [row | {"step": 1} for row in rows]  # as of several workers that count their own groups
@@ -402,12 +402,12 @@ def test_a_column_that_numbers_the_samples_of_each_prompt_is_no_group(
     tmp_path: Path, group: str, prompt_id: str, size: int
 ) -> None:
     rows = [
-        {"step": at // 32, "prompt": at // 4 % 16, "sample": at % 4, "number": at % 4 + 1}
-        | {"batch": at // 8, "returning": at % 64}
-        for at in range(128)
+        {"step": index // 32, "prompt": index // 4 % 16, "sample": index % 4, "number": index % 4 + 1}
+        | {"batch": index // 8, "returning": index % 64}
+        for index in range(128)
     ]
     named = ({"step": row["step"], "group_index": row[group], "prompt_id": row[prompt_id]} for row in rows)
-    log = write(tmp_path / "a.jsonl", *(cells | {"reward": at % 2} for at, cells in enumerate(named)))
+    log = write(tmp_path / "a.jsonl", *(cells | {"reward": index % 2} for index, cells in enumerate(named)))
     assert set(reward_table(read_run(log).groups).size.tolist()) == {size}
 
 
@@ -418,12 +418,12 @@ def test_copies_are_refused(tmp_path: Path) -> None:
     for process in "ab":
         write(tmp_path / "files" / f"process-{process}.jsonl", *rows)
     refusal(tmp_path / "files", r"process-b.jsonl is a copy of .*process-a.jsonl", ReadOptions(reader="generic"))
-    timed = [row | {"written": at / 7} for at, row in enumerate(rows)]
+    timed = [row | {"written": index / 7} for index, row in enumerate(rows)]
     refusal(write(tmp_path / "timed.jsonl", *rows, *timed), "has each row 2 times")
     write(tmp_path / "files" / "process-b.jsonl", *timed[::-1])
     write(tmp_path / "files" / "process-a.jsonl", *timed)
     refusal(tmp_path / "files", "files has each row 2 times", ReadOptions(reader="generic"))
-    many = [row | {"completion": str(at)} for at, row in enumerate(rows * 20)]
+    many = [row | {"completion": str(index)} for index, row in enumerate(rows * 20)]
     shuffled = sorted(many * 2, key=lambda row: int(row["completion"]) * 7919 % 997)
     refusal(write(tmp_path / "shuffled.jsonl", *shuffled), "has each row 2 times")
     few_texts = [row | {"completion": row["completion"][:1]} for row in many]
@@ -441,9 +441,9 @@ def test_episodes_that_rise_may_be_steps_of_training(episodes: Iterable[int], ri
 
 
 def test_numbers_of_prompts_tell_them_apart_where_nothing_else_does(tmp_path: Path) -> None:
-    rows = [{"puzzle_id": at // 2, "correct": at % 3 == 0} for at in range(8)]
+    rows = [{"puzzle_id": index // 2, "correct": index % 3 == 0} for index in range(8)]
     assert [group.size for group in read_run(write(tmp_path / "a.jsonl", *rows)).groups] == [2] * 4
-    asked = [row | {"prompt": "p", "puzzle_id": at} for at, row in enumerate(rows)]
+    asked = [row | {"prompt": "p", "puzzle_id": index} for index, row in enumerate(rows)]
     assert [group.size for group in read_run(write(tmp_path / "b.jsonl", *asked)).groups] == [8]
 
 
@@ -460,7 +460,7 @@ def test_steps_of_episodes_are_refused(mark: dict[str, Any], tmp_path: Path) -> 
     assert read_run(tmp_path / "a.jsonl", naming(step="step")).steps == (0, 1, 2)
     finished = [row | {"done": True} for row in rows if "done" in row]
     assert not finished or len(read_run(write(tmp_path / "b.jsonl", *finished)).groups) == 6
-    states = [{**row, "prompt": f"state {at}"} for at, row in enumerate(rows) if row.pop("step") >= 0]
+    states = [{**row, "prompt": f"state {index}"} for index, row in enumerate(rows) if row.pop("step") >= 0]
     refusal(write(tmp_path / "c.jsonl", *states), "has a row for each step of an episode")
     assert read_run(write(tmp_path / "d.jsonl", *({**row, "prompt": "p"} for row in states))).groups
 
@@ -596,11 +596,9 @@ def test_a_prompt_with_several_questions_is_their_template(
     templates: str | list[str], renamed: dict[str, str], name: str, tmp_path: Path
 ) -> None:
     asked = [{renamed.get(key, key): cell for key, cell in row.items()} for row in _ASKED]
-    rows = [
-        {"prompt": templates[at // 2 % 2] if len(templates) == 2 else templates} | of for at, of in enumerate(asked)
-    ]
+    rows = [{"prompt": templates[i // 2 % 2] if len(templates) == 2 else templates} | of for i, of in enumerate(asked)]
     run = read_run(write_rows(tmp_path / name, rows))
-    by_step = read_run(write_rows(tmp_path / f"b{name[1:]}", [of | {"step": at // 4} for at, of in enumerate(rows)]))
+    by_step = read_run(write_rows(tmp_path / f"b{name[1:]}", [of | {"step": i // 4} for i, of in enumerate(rows)]))
     assert [group.rewards for group in run.groups] == [(0, 0), (1, 1)] * 3
     assert [(group.step, group.size) for group in by_step.groups] == [(step, 2) for step in (0, 0, 1, 1, 2, 2)]
     assert any(line.startswith("Several questions have the same 'prompt'") for line in run.source.inferred)
@@ -610,8 +608,8 @@ def test_a_prompt_with_several_questions_is_their_template(
     "rows",
     [
         [row | {"prompt": f"Q: {row['question']}", "question": "Which?"} for row in _ASKED],
-        [row | {"prompt": row["question"], "question": ("Which?", "How?")[at % 2]} for at, row in enumerate(_ASKED)],
-        [{"prompt": row["question"], "query": f"search {at}", "reward": 1} for at, row in enumerate(_ASKED)],
+        [row | {"prompt": row["question"], "question": ("Which?", "How?")[i % 2]} for i, row in enumerate(_ASKED)],
+        [{"prompt": row["question"], "query": f"search {i}", "reward": 1} for i, row in enumerate(_ASKED)],
     ],
 )
 def test_a_prompt_that_tells_questions_apart_is_one(rows: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -620,7 +618,7 @@ def test_a_prompt_that_tells_questions_apart_is_one(rows: list[dict[str, Any]], 
 
 @pytest.mark.parametrize("cells", [{"n": 4, "c": 1}, {"responses": ["a", "b", "c", "d"], "rewards": [1, 0, 0, 0]}])
 def test_a_template_beside_counts_or_lists_is_no_prompt(cells: dict[str, Any], tmp_path: Path) -> None:
-    rows = [{"prompt": {"system": "Think."}, "question": f"{at} + 1?"} | cells for at in range(6)]
+    rows = [{"prompt": {"system": "Think."}, "question": f"{index} + 1?"} | cells for index in range(6)]
     for document in (rows, {"prompt": "cot_v2", "results": rows}):
         run = read_run(write_rows(tmp_path / "a.json", document))
         assert [sorted(group.rewards) for group in run.groups] == [[0, 0, 0, 1]] * 6
@@ -634,7 +632,7 @@ def test_a_template_beside_counts_or_lists_is_no_prompt(cells: dict[str, Any], t
     ],
 )
 def test_numbers_may_be_text_where_all_are(name: str, right: str, wrong: str, tmp_path: Path) -> None:
-    rows = [{"step": "global_step_3", "uid": at // 2, "reward": right if at % 4 == 0 else wrong} for at in range(8)]
+    rows = [{"step": "global_step_3", "uid": i // 2, "reward": right if i % 4 == 0 else wrong} for i in range(8)]
     path = write_rows(tmp_path / name, rows)
     for rewards_only in (True, False):
         run = read_run(path, rewards_only=rewards_only)
@@ -652,7 +650,7 @@ def test_numbers_may_be_text_where_all_are(name: str, right: str, wrong: str, tm
 )
 def test_verdicts_may_be_words_of_a_column_that_is_named(name: str, words: str, tmp_path: Path) -> None:
     right, wrong = words.split()
-    rows = [{"task_id": at // 2, "status": right if at % 4 == 0 else wrong, "note": "n"} for at in range(8)]
+    rows = [{"task_id": index // 2, "status": right if index % 4 == 0 else wrong, "note": "n"} for index in range(8)]
     path = write_rows(tmp_path / name, {"results": rows} if name == "a.json" else rows)
     named = naming(reward="status")
     for rewards_only in (True, False):

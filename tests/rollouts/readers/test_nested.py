@@ -74,7 +74,7 @@ def test_rollouts_lie_within_steps(tmp_path: Path, document: Any) -> None:
 def test_lists_by_key_are_benchmarks_or_policies_with_the_same_prompts(tmp_path: Path, has_question: bool) -> None:
     def rows(of: str, num: int) -> list[dict[str, Any]]:
         ids = {"id": 0} if not has_question else {"question": "one"}
-        return [ids | {"response": f"{of}{at}", "correct": at == 0} for at in range(num)]
+        return [ids | {"response": f"{of}{index}", "correct": index == 0} for index in range(num)]
 
     lists = {"a": rows("a", 2), "b": rows("b", 3)}
     run = read_run(write_rows(tmp_path / "log.json", {"accuracy": 0.5, "results": lists}))
@@ -120,7 +120,7 @@ def test_samples_of_a_prompt_are_under_its_key(tmp_path: Path, keys: str, cells:
 
 
 def test_a_document_of_thousands_of_keys_takes_no_minutes(tmp_path: Path) -> None:
-    by_key = {f"a {at}": {"question": f"q{at}", "solutions": ["x", "y"], "passed": [True, False]} for at in range(4000)}
+    by_key = {f"a {i}": {"question": f"q{i}", "solutions": ["x", "y"], "passed": [True, False]} for i in range(4000)}
     (tmp_path / "log.json").write_text(json.dumps(by_key))
     run = read_run(tmp_path / "log.json", rewards_only=True)
     assert len(run.groups) == 4000
@@ -144,8 +144,8 @@ COUNTS_OF = {of: [{"question": f"q{at}", "n": 2, "c": int(of[at % 3] > "e")} for
                 of: [{"task_id": r["question"], "by": of, "passed": r["em"]} for r in ROWS_OF[of]] for of in ROWS_OF
             }
         },
-        {"results": {of: [{"id": at, "answer": of, "passed": at % 2} for at in range(9)] for of in PROMPTS_OF}},
-        {"results": {of: [{"prompt": MESSAGES, "n": 2, "c": at}] for at, of in enumerate(PROMPTS_OF)}},
+        {"results": {of: [{"id": i, "answer": of, "passed": i % 2} for i in range(9)] for of in PROMPTS_OF}},
+        {"results": {of: [{"prompt": MESSAGES, "n": 2, "c": i}] for i, of in enumerate(PROMPTS_OF)}},
         COUNTS_OF,
         {"seed": 0, "config": {"n": 2}} | COUNTS_OF,
         {"results": [{"name": of, "problems": rows} for of, rows in COUNTS_OF.items()]},
@@ -159,7 +159,7 @@ def test_lists_of_the_same_prompts_are_those_of_policies(tmp_path: Path, documen
 
 
 def test_what_is_the_same_throughout_a_long_list_tells_policies_apart(tmp_path: Path) -> None:
-    lists = [{"checkpoint": of, "cases": [{"idx": at, "correct": of} for at in range(NUM_LISTED + 9)]} for of in (0, 1)]
+    lists = [{"checkpoint": of, "cases": [{"idx": i, "correct": of} for i in range(NUM_LISTED + 9)]} for of in (0, 1)]
     (tmp_path / "a.json").write_text(json.dumps({"results": lists}))
     assert {group.rewards for group in read_run(tmp_path / "a.json").groups} == {(0.0,), (1.0,)}
 
@@ -308,8 +308,8 @@ def test_an_entry_named_with_its_list_is_that_of_rollouts_of_several_prompts(is_
 @pytest.mark.parametrize("around", [False, True])
 @pytest.mark.parametrize("name", ["question", "task_id", None])
 def test_each_key_of_a_document_may_have_a_rollout(name: str | None, around: bool, key: str, tmp_path: Path) -> None:
-    prompts = ({name: f"{at}?"} if name else {} for at in range(3))
-    rows = {key.format(at): {"response": "a", "correct": at > 0, **prompt} for at, prompt in enumerate(prompts)}
+    prompts = ({name: f"{i}?"} if name else {} for i in range(3))
+    rows = {key.format(i): {"response": "a", "correct": i > 0, **prompt} for i, prompt in enumerate(prompts)}
     rows[key.format(3)] = {"error": "timeout"} | ({name: "3?"} if name else {})
     path = write_lines(tmp_path / "a.json", json.dumps({"model": "m", "results": rows} if around else rows))
     rewards = [group.rewards for group in read_run(path).groups]
@@ -317,8 +317,8 @@ def test_each_key_of_a_document_may_have_a_rollout(name: str | None, around: boo
 
 
 def test_each_key_of_a_document_may_have_a_row_of_a_log(tmp_path: Path) -> None:
-    rows = {f"{step}{prompt}{at}": rollout | {"step": step, "uid": f"{step}{prompt}"}
-            for step, prompt in REWARDS for at, rollout in enumerate(rollouts(step, prompt))}  # fmt: skip
+    rows = {f"{step}{prompt}{index}": rollout | {"step": step, "uid": f"{step}{prompt}"}
+            for step, prompt in REWARDS for index, rollout in enumerate(rollouts(step, prompt))}  # fmt: skip
     path = write_lines(tmp_path / "a.json", json.dumps(rows))
     assert {(group.step, group.rewards) for group in read_run(path).groups} == {
         (step, rewards) for (step, _), rewards in REWARDS.items()

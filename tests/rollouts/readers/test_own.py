@@ -100,8 +100,8 @@ def test_rows_of_a_group_in_several_parts_are_those_of_the_whole(tmp_path: Path,
     rows[7:7] = ["{", json.dumps(row(1, "g1", None, 9)), "[]", json.dumps(row(1, "\u00e9\u4e2d", 1.0, 0))]
     cuts = [0, *sorted(chance.sample(range(1, len(rows)), 5)), len(rows)]
     files = [
-        write_lines(tmp_path / f"log/worker{at}.jsonl", *rows[start:end])
-        for at, (start, end) in enumerate(pairwise(cuts))
+        write_lines(tmp_path / f"log/worker{index}.jsonl", *rows[start:end])
+        for index, (start, end) in enumerate(pairwise(cuts))
     ]
     chance.shuffle(files)
     parts = parts_of(files, tmp_path / "parts")
@@ -119,8 +119,8 @@ def test_parts_of_several_files_interleave(tmp_path: Path) -> None:
 
 
 def test_logs_of_other_sizes_and_of_other_reward_functions(tmp_path: Path) -> None:
-    write_lines(tmp_path / "log/1.jsonl", *[row(1, "a", 1.0, at) for at in range(3)])
-    write_lines(tmp_path / "log/2.jsonl", *[row(2, "a", 1.0, at) for at in range(2)])
+    write_lines(tmp_path / "log/1.jsonl", *[row(1, "a", 1.0, index) for index in range(3)])
+    write_lines(tmp_path / "log/2.jsonl", *[row(2, "a", 1.0, index) for index in range(2)])
     parts = parts_of([tmp_path / "log/1.jsonl", tmp_path / "log/2.jsonl"], tmp_path / "parts")
     assert_is_the_log(parts, tmp_path / "log")
     assert "Groups differ in size: 2 to 3 rollouts." in read_run(parts, rewards_only=True).source.inferred
@@ -178,7 +178,7 @@ def test_samples_logged_twice_in_two_parts_are_refused(tmp_path: Path, again: in
 
 
 def test_groups_without_samples_of_their_own_are_counted(tmp_path: Path) -> None:
-    rows = [{"input": "q", "output": "o", "gts": "1", "score": at % 2, "step": 1} for at in range(6)]
+    rows = [{"input": "q", "output": "o", "gts": "1", "score": index % 2, "step": 1} for index in range(6)]
     files = [write_lines(tmp_path / f"log/{name}.jsonl", *part) for name, part in (("a", rows[:4]), ("b", rows[4:]))]
     assert_is_the_log(parts_of(files, tmp_path / "parts"), tmp_path / "log")
 
@@ -226,11 +226,11 @@ def test_an_interrupted_reduction_leaves_nothing(tmp_path: Path, monkeypatch: py
 
 
 def test_a_part_with_a_changed_bit_in_its_columns_never_has_other_numbers(tmp_path: Path) -> None:
-    log = write_lines(tmp_path / "log.jsonl", *[row(1, str(at // 4), at % 3, at) for at in range(80)])
+    log = write_lines(tmp_path / "log.jsonl", *[row(1, str(index // 4), index % 3, index) for index in range(80)])
     (part,) = parts_of([log], tmp_path / "parts").iterdir()
     content, refused = part.read_bytes(), 0
-    for at in range(4, 400, 7):
-        part.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+    for index in range(4, 400, 7):
+        part.write_bytes(content[:index] + bytes([content[index] ^ 4]) + content[index + 1 :])
         try:
             assert_is_the_log(part.parent, log)
         except InputError:

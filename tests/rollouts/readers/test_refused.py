@@ -119,7 +119,7 @@ def test_a_log_that_lacks_one_column_is_told_which_option_names_it(tmp_path: Pat
 def test_rows_below_keys_are_refused_with_what_makes_them_lines(
     document: dict[str, Any], keys: str, column: str, tmp_path: Path
 ) -> None:
-    rows = json.dumps([{"question": f"q{at}", "correct": at % 2 == 0} for at in range(4)])
+    rows = json.dumps([{"question": f"q{index}", "correct": index % 2 == 0} for index in range(4)])
     unasked = rows.replace("question", "answer")
     (tmp_path / "a.json").write_text(json.dumps(document).replace('"rows"', rows).replace('"unasked"', unasked))
     hint = refusal(tmp_path / "a.json", f"Its rows lie below the keys {keys}, and what these are")
@@ -326,7 +326,7 @@ def test_totals_of_evaluations_are_refused_for_what_they_are(tmp_path: Path, row
 
 
 def test_a_verdict_in_words_is_named_before_one_that_never_differs(tmp_path: Path) -> None:
-    rows = [{"task_id": at, "status": word, "verified": True} for at, word in enumerate(("passed", "failed"))]
+    rows = [{"task_id": index, "status": word, "verified": True} for index, word in enumerate(("passed", "failed"))]
     hint = refusal(write_lines(tmp_path / "log.jsonl", *rows), "is not a log that gradscope knows")
     assert hint == "Name the number that the trainer used, as in --reward-column status."
 
@@ -336,7 +336,7 @@ def test_a_verdict_in_words_is_named_before_one_that_never_differs(tmp_path: Pat
 def test_a_number_in_the_list_of_a_document_is_named_with_what_tells_prompts_apart(
     tmp_path: Path, of_prompt: str, outer: dict[str, Any]
 ) -> None:
-    rows = [{"kind": "x", of_prompt: f"p{at}", "label": str(at), "judged_score": at % 2} for at in range(4)]
+    rows = [{"kind": "x", of_prompt: f"p{index}", "label": str(index), "judged_score": index % 2} for index in range(4)]
     (path := tmp_path / "a.json").write_text(json.dumps({**outer, "per_item": rows}))
     hint = refusal(path, "is not a log that gradscope knows")
     named = shlex.split(hint.partition("as in ")[2].replace(",", " "))
@@ -407,6 +407,6 @@ def test_comments_before_the_header_of_a_table_are_to_be_left_out(comment: str, 
 
 
 def test_the_numbers_of_rows_in_a_table_are_no_reward(tmp_path: Path) -> None:
-    rows = [{"": at, "query": f"p{at // 3}", "answer": "4", "ref_answer": "5"} for at in range(9)]
+    rows = [{"": index, "query": f"p{index // 3}", "answer": "4", "ref_answer": "5"} for index in range(9)]
     for path in (write_rows(tmp_path / "a.csv", rows), write_lines(tmp_path / "a.jsonl", *rows)):
         refusal(path, "is not a log that gradscope knows")

@@ -294,10 +294,10 @@ def test_a_metric_that_is_not_finite_is_kept_and_said(tmp_path: Path) -> None:
 def experiments(folder: Path, **means: list[float]) -> Path:
     """Two steps of two rollouts, with mean rewards of 0.5 and 1, beside metrics of experiments with these means."""
     for step, rewards in ((1, (1.0, 0.0)), (2, (1.0, 1.0))):
-        rows = [{**ROW, "step": step, "score": one, "uid": f"a_{at}_0"} for at, one in enumerate(rewards)]
+        rows = [{**ROW, "step": step, "score": one, "uid": f"a_{index}_0"} for index, one in enumerate(rewards)]
         write_lines(folder / f"rollouts/{step}.jsonl", *rows)
     for name, values in means.items():
-        lines = [{"step": at, "data": {"critic/score/mean": mean}} for at, mean in enumerate(values, start=1)]
+        lines = [{"step": index, "data": {"critic/score/mean": mean}} for index, mean in enumerate(values, start=1)]
         write_lines(folder / f"{name}.jsonl", *lines)
     return folder / "rollouts"
 

@@ -27,7 +27,7 @@ from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import EntropyChange, LogprobChange, RankCurvePoint, TokenKl, TurnShare
 from gradscope.results.report import ReadGroup, ReadRollout, ReportSection
 from gradscope.rollouts.groups import (
-    MOST_READ_BACK,
+    MAX_READ_BACK,
     UNKNOWN,
     RewardTable,
     RolloutGroup,
@@ -261,7 +261,7 @@ def read_groups(
     # Of each step one group of each kind, then those with the largest parts of its gradient (without gradients, the
     # first ones), by step as logged. None where the log holds no texts.
     steps, num_rollouts = rollouts_by_step(run.groups)
-    steps = steps[num_rollouts <= MOST_READ_BACK]
+    steps = steps[num_rollouts <= MAX_READ_BACK]
     if holds_rewards_alone(run.groups) or not len(steps):
         return ()
     kind = partial(kind_of, threshold=threshold, main=main)

@@ -209,8 +209,8 @@ def _lm_eval_documents(rows: Cells, score: str, metrics: Sequence[Sequence[str]]
             case "scores":
                 cells = {name: rows.column(name) for name in {*chain.from_iterable(metrics)}.intersection(rows.keys)}
                 return [
-                    {name: cells[name][at] for name in names if name in cells and cells[name][at] is not UNSET}
-                    for at, names in enumerate(metrics)
+                    {name: cells[name][index] for name in names if name in cells and cells[name][index] is not UNSET}
+                    for index, names in enumerate(metrics)
                 ]
             case "completion":
                 return [next(iter(parse.list_of(cell)), None) for cell in rows.cells("filtered_resps")]

@@ -129,8 +129,8 @@ def prompts_alike(rows: Sequence[Mapping[str, Any]], columns: LogColumns) -> lis
     names = map(parse.in_environment, by_key[columns.benchmark], names) if columns.benchmark in by_key else names
     prompts = by_key.get(ids.prompt or "", [None] * len(rows))
     return [
-        Prompt(at, step, name, ids.how, prompt, of_row, None)
-        for at, (step, name, prompt, of_row) in enumerate(zip(steps, names, prompts, samples, strict=True))
+        Prompt(index, step, name, ids.how, prompt, of_row, None)
+        for index, (step, name, prompt, of_row) in enumerate(zip(steps, names, prompts, samples, strict=True))
     ]
 
 
@@ -210,7 +210,7 @@ def _matters(name: str, kind: pa.DataType, columns: LogColumns) -> bool:
     named = (columns.named.reward, columns.end)
     is_named = name in (*named, *roles.ANSWER_KEYS, *roles.TEXT_LISTS, *roles.REWARD_LISTS)
     if pa.types.is_struct(kind):
-        entries = {kind.field(at).name for at in range(kind.num_fields)}
+        entries = {kind.field(index).name for index in range(kind.num_fields)}
         return is_named or not entries.isdisjoint((columns.named.reward, *roles.USUAL["reward"]))
     return is_named or name in PROMPTS or _types_of(kind) != {str}
 

@@ -209,14 +209,14 @@ def _level_of_policies(paths: Sequence[tuple[str, ...]], *, are_rows: bool) -> i
     """Which of the keys that lead from rows to samples name policies: the fewest whose other keys are mostly shared."""
     # Keys that lead to numbers, as those of benchmarks do as well, have to say so; those in several rows need not.
     levels = list[tuple[int, int]]()
-    for at in range(1, min(map(len, paths), default=0)):
+    for index in range(1, min(map(len, paths), default=0)):
         names: dict[tuple[str, ...], set[str]] = {}
         for path in paths:
-            names.setdefault(path[:at] + path[at + 1 :], set()).add(path[at])
+            names.setdefault(path[:index] + path[index + 1 :], set()).add(path[index])
         every, num_shared = set[str]().union(*names.values()), sum(len(of) > 1 for of in names.values())
         is_said = are_rows or any(map(nested.POLICY.search, every)) or not all(rest[-1].isdecimal() for rest in names)
         if is_said and len(every) < len(names) < 2 * num_shared:
-            levels.append((len(every), at - 1))
+            levels.append((len(every), index - 1))
     return min(levels)[1] if levels else None
 
 
@@ -232,8 +232,8 @@ def _rewards_in(prompts: Sequence[PromptSamples]) -> frozenset[str]:
         or name.rstrip("s").endswith("_score")
     }
     rows = (
-        {"": at, **{name: cells[sample] for name, cells in of.further.items()}}
-        for at, of in enumerate(prompts)
+        {"": index, **{name: cells[sample] for name, cells in of.further.items()}}
+        for index, of in enumerate(prompts)
         for sample in range(len(of.rewards))
     )
     terms = roles.summed_columns(list(islice(rows, NUM_LISTED)), ColumnNames(reward=main, group=""), names)

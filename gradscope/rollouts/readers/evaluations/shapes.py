@@ -135,7 +135,7 @@ def prompt_rows(
     samples = samples_of(node, columns) if isinstance(node, dict) and not is_by_prompt else None
     if isinstance(counts, list):  # a count a prompt, of as many samples each
         rows = ({**node, rights: count} for count in counts)
-        yield from (((*keys, str(at)), {}, from_counts(row, of_counts) or _NO_TOTAL) for at, row in enumerate(rows))
+        yield from (((*keys, str(i)), {}, from_counts(row, of_counts) or _NO_TOTAL) for i, row in enumerate(rows))
     elif samples is not None:
         yield keys, node, samples
     elif isinstance(node, dict) and (by_key := _verdicts_by_key(node, is_whole=is_whole)):
@@ -145,8 +145,8 @@ def prompt_rows(
         and (listed := listed_prompts(node, columns.reward))
     ):
         main = roles.first_present(listed[0], (columns.reward or "", *roles.USUAL["reward"])) or ""
-        for at, row in enumerate(listed):
-            yield (*keys, str(at)), {**row, **policy}, PromptSamples(shape="objects", rewards=(row.get(main),))
+        for i, row in enumerate(listed):
+            yield (*keys, str(i)), {**row, **policy}, PromptSamples(shape="objects", rewards=(row.get(main),))
     elif (
         isinstance(node, dict) and parse.is_number(node.get(columns.reward or "")) and not node.keys().isdisjoint(NAMES)
     ):

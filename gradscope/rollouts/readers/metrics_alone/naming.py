@@ -311,7 +311,7 @@ def likely_rewards(keys: Iterable[str]) -> list[str]:
     """
     no_means = _NO_SCORES | _EVALUATIONS | {"chosen", "rejected", "margins", "accuracies"}  # the last are DPO's
     words = {key: of for key in keys if not (of := set(_BETWEEN.split(key.lower()))) & no_means}
-    ranks = {key: [at for at, kind in enumerate(_MEANS) if of & kind] for key, of in words.items()}
+    ranks = {key: [index for index, kind in enumerate(_MEANS) if of & kind] for key, of in words.items()}
     means = {"mean", "avg", "average", "total"}
     return sorted(filter(ranks.get, ranks), key=lambda key: (ranks[key][0], -len(words[key] & means)))
 

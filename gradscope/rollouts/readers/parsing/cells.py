@@ -192,7 +192,7 @@ def before_answer(messages: Any, num_turns: int | None = None) -> Any:
     if not _are_messages(messages):
         return messages
     if num_turns is not None:
-        turns = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+        turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         if len(turns) > num_turns:
             return messages[: turns[num_turns]]
     size = len(messages)
@@ -485,8 +485,8 @@ def cut_conversation(value: Any) -> Conversation:
         '4'
     """
     messages = parse_messages(value) or ()
-    trained = [at for at, message in enumerate(messages) if message.get("trainable") is True]
-    spoken = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
+    trained = [index for index, message in enumerate(messages) if message.get("trainable") is True]
+    spoken = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
     start = (trained or spoken or [len(messages)])[0]
     before = tuple({key: cell for key, cell in message.items() if key != "trainable"} for message in messages[:start])
     prompt, completion = (text_of(part) if part else "" for part in (before, messages[start:]))

@@ -95,7 +95,7 @@ def parquet_rows_in(path: Path, start: int, end: int) -> Iterator[tuple[str, dic
             if number >= end:
                 break
             chosen = batch.slice(max(start - number, 0), max(end - max(start, number), 0))
-            yield from ((f"{path}:{at}", row) for at, row in enumerate(chosen.to_pylist(), max(start, number) + 1))
+            yield from ((f"{path}:{i}", row) for i, row in enumerate(chosen.to_pylist(), max(start, number) + 1))
             number += batch.num_rows
 
 

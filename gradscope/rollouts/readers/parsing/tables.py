@@ -259,7 +259,7 @@ class CsvRows:
             number, cells, _ = line
             if not isinstance(cells, str):
                 # pandas numbers rows in an unnamed column, spreadsheets end lines with several
-                self.header = tuple(name or f"column {at}" for at, name in enumerate(cells, start=1))
+                self.header = tuple(name or f"column {index}" for index, name in enumerate(cells, start=1))
                 break
             self.before_header.append((number, cells))
         self.twice = first_duplicate(self.header)  # a name that two columns share

@@ -86,7 +86,7 @@ def nodes_of(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def leaves_of(nodes: Sequence[Mapping[str, Any]]) -> list[int]:
     """The last node of each branch, in the order in which prime-rl numbers branches."""
     parents = {node.get("parent") for node in nodes if type(node.get("parent")) is int}
-    return [at for at in range(len(nodes)) if at not in parents]
+    return [index for index in range(len(nodes)) if index not in parents]
 
 
 def path_to(leaf: int, nodes: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -431,7 +431,7 @@ def names_by_agent(group: str, traces: Sequence[Trace]) -> list[str]:
 
 def names_by_position(group: str, traces: Sequence[Trace]) -> list[str]:
     """A group for each agent of an episode, by its position."""
-    return [group] if len(traces) == 1 else [f"{group}/{at}" for at in range(len(traces))]
+    return [group] if len(traces) == 1 else [f"{group}/{index}" for index in range(len(traces))]
 
 
 def columns_of(

@@ -256,8 +256,8 @@ def token_rows(file: Path) -> tuple[pa.Table | None, dict[int | None, list[int]]
         return None, rows
     table = read_parquet(path)
     indices = table[_INDEX].to_pylist() if _INDEX in table.column_names else [None] * table.num_rows
-    for at, index in enumerate(map(parse.whole_number, indices)):
-        rows.setdefault(index, []).append(at)
+    for position, index in enumerate(map(parse.whole_number, indices)):
+        rows.setdefault(index, []).append(position)
     return table, rows
 
 

@@ -200,7 +200,7 @@ def _block(
 ) -> trl_groups.Block:
     share = state.metrics.get(file.step, {}).get("frac_reward_zero_std")
     functions = {name: file.numbers_of(name) for name in weights}
-    lengths = [len(side_ids.get((file.step, at), ())) for at in range(file.size)] if side_ids else 0
+    lengths = [len(side_ids.get((file.step, index), ())) for index in range(file.size)] if side_ids else 0
     return trl_groups.Block(
         location=str(file.path),
         step=file.step,

@@ -55,7 +55,7 @@ class RowPrompts(Struct, frozen=True, kw_only=True):
         if len(set(ids)) == len(ids):
             return cls(ids=tuple(ids), texts=tuple(map(parse.text_of, different)), of_row=of_row)
         texts = {name: parse.text_of(prompt) for name, prompt in zip(reversed(ids), reversed(different), strict=True)}
-        numbers = {name: at for at, name in enumerate(dict.fromkeys(ids))}
+        numbers = {name: index for index, name in enumerate(dict.fromkeys(ids))}
         indices = np.array([numbers[name] for name in ids], dtype=np.int64)
         return cls(ids=tuple(numbers), texts=tuple(texts[name] for name in numbers), of_row=indices[of_row])
 

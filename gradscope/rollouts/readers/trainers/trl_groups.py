@@ -146,8 +146,8 @@ def groups_with_rows(
     numbers |= {REWARD + name: values for name, values in table.rewards.items()}
     logged = {name: [None if math.isnan(of) else of for of in values.tolist()] for name, values in numbers.items()}
     masks = [name for name in MASKS if any(name in row for row in rows)]
-    for at, (group_id, prompt) in enumerate(zip(table.ids(), table.prompts_of_groups(), strict=True)):
-        start = int(table.starts[at])
+    for index, (group_id, prompt) in enumerate(zip(table.ids(), table.prompts_of_groups(), strict=True)):
+        start = int(table.starts[index])
         rollouts = tuple(
             Rollout(
                 group_id=group_id,
@@ -165,7 +165,7 @@ def groups_with_rows(
                 rewards={name: logged[REWARD + name][number] for name in table.rewards},
                 advantage=logged["advantage"][number],
             )
-            for number, row in enumerate(rows[start : start + int(table.size[at])], start=start)
+            for number, row in enumerate(rows[start : start + int(table.size[index])], start=start)
         )
         groups += [RolloutGroup(step=step, group_id=group_id, prompt_id=prompt, rollouts=rollouts)] if rollouts else []
     return groups

@@ -146,7 +146,7 @@ def test_without_gradients_the_first_the_middle_and_the_last_step_are_shown() ->
 
 
 def test_no_text_of_a_step_is_shown_that_would_take_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "MOST_READ_BACK", 4)
+    monkeypatch.setattr(inputs, "MAX_READ_BACK", 4)
     assert {group.step for group in read_groups(run_with(3, 2, 2), (), 1.0)} == {1, 2, 3}
     assert read_groups(run_with(3, 3, 2), (), 1.0) == ()
 

@@ -81,7 +81,7 @@ def test_the_folder_around_a_file_of_math_evaluation_harness_is_its_task(tmp_pat
     for task in ("aime24", "gsm8k"):
         file = tmp_path / "Qwen2.5-3B" / below / task / "test_qwen25-math-cot_-1_seed0_t0.6_s0_e-1.jsonl"
         file.parent.mkdir(parents=True)
-        write_lines(file, *({"idx": at, "question": f"{task} {at}", "score": [True], "code": ["a"]} for at in range(2)))
+        write_lines(file, *({"idx": i, "question": f"{task} {i}", "score": [True], "code": ["a"]} for i in range(2)))
     logs = evaluations_in(tmp_path, ReadOptions())
     assert {(log.task, log.model) for log in logs} == {("aime24", "Qwen2.5-3B"), ("gsm8k", "Qwen2.5-3B")}
 

@@ -92,8 +92,8 @@ def test_older_details_of_lighteval_have_a_row_for_each_set_of_metrics(tmp_path:
     scores = [{"acc": number, "pass@1:4_samples": None} for number in (0.0, 1.0, 1.0)]
     scores += [{"acc": None, "pass@1:4_samples": number} for number in (0.25, 0.5, 0.75)]
     rows = [
-        {"example": "q", "full_prompt": f"q{at % 3}", "gold": ["1"], "predictions": ["a"] * 4, "metrics": metrics}
-        for at, metrics in enumerate(scores)
+        {"example": "q", "full_prompt": f"q{index % 3}", "gold": ["1"], "predictions": ["a"] * 4, "metrics": metrics}
+        for index, metrics in enumerate(scores)
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_a.parquet")
     of_four = ((1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 0.0, 0.0), (1.0, 1.0, 1.0, 0.0))
@@ -102,7 +102,7 @@ def test_older_details_of_lighteval_have_a_row_for_each_set_of_metrics(tmp_path:
         assert run.source.format == "lighteval"
         complete = [group for group in run.groups if None not in group.rewards]
         assert [(group.rollouts[0].prompt, group.rewards) for group in complete] == [
-            (f"q{at}", of_prompt) for at, of_prompt in enumerate(rewards)
+            (f"q{index}", of_prompt) for index, of_prompt in enumerate(rewards)
         ]
         assert set_aside(run) == {"the reward is missing": 3}
         assert "A document has one score" in run.source.missing[0]
@@ -123,12 +123,12 @@ def test_a_share_of_the_responses_counts_as_samples(tmp_path: Path, harness: str
         of = {"filter": "none", "resps": [texts], "metrics": [score]}
         write_lines(
             tmp_path / "samples_a.jsonl",
-            *({"doc_id": f"{at}", "doc": {}, score: of_doc} | of for at, of_doc in enumerate(shares)),
+            *({"doc_id": f"{index}", "doc": {}, score: of_doc} | of for index, of_doc in enumerate(shares)),
         )
     else:
         rows = [
-            {"doc": {"id": f"{at}", "task_name": "t"}, "model_response": {"text": texts}, "metric": {score: of_doc}}
-            for at, of_doc in enumerate(shares)
+            {"doc": {"id": f"{index}", "task_name": "t"}, "model_response": {"text": texts}, "metric": {score: of_doc}}
+            for index, of_doc in enumerate(shares)
         ]
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_a.parquet")
     run = read_run(tmp_path)
@@ -173,7 +173,7 @@ def test_repeats_of_evalscope_are_the_samples_of_a_prompt(tmp_path: Path) -> Non
     ],
 )
 def test_runs_of_an_example_of_opencompass_are_its_samples(tmp_path: Path, verdicts: dict[str, Any]) -> None:
-    details = [{"example_abbr": f"aime_{at}", "G-Pass@2_0.5": 1.0, "prompt": ["q", "q"], **verdicts} for at in range(2)]
+    details = [{"example_abbr": f"aime_{i}", "G-Pass@2_0.5": 1.0, "prompt": ["q", "q"], **verdicts} for i in range(2)]
     path = tmp_path / "results/m/aime.json"
     write_lines(path, {"accuracy (2 runs average)": 50.0, "details": [*details, {"example_abbr": "aime_2"}]})
     run = read_run(path)
@@ -309,7 +309,7 @@ def test_a_task_without_a_key_is_identified_by_its_hash_or_its_data(tmp_path: Pa
     task = {"data": {"prompt": "q"}, "key": None}
     envs = ({"name": "math", "id": "m"}, {"id": "m"}, {"id": "gsm8k"}, {"id": "gsm8k"})
     tasks = ({**task, "hash": "h"}, task, task, task)
-    run = read_episodes(tmp_path, *(episode(str(at), task=tasks[at], env=env) for at, env in enumerate(envs)))
+    run = read_episodes(tmp_path, *(episode(str(index), task=tasks[index], env=env) for index, env in enumerate(envs)))
     assert run.groups[0].group_id == "math/h"
     assert [(group.group_id.partition("/")[0], group.size) for group in run.groups[1:]] == [("m", 1), ("gsm8k", 2)]
 
@@ -501,10 +501,10 @@ def test_an_exercise_of_aider_passed_if_its_last_try_did(tmp_path: Path) -> None
 
 
 def test_a_problem_of_multipl_e_has_a_program_a_sample(tmp_path: Path) -> None:
-    for at, ends in enumerate(([("OK", 0), ("Exception", 1), ("OK", 1)], [("Timeout", -1), ("OK", 0)])):
+    for index, ends in enumerate(([("OK", 0), ("Exception", 1), ("OK", 1)], [("Timeout", -1), ("OK", 0)])):
         results = [{"program": "p", "status": status, "exit_code": code} for status, code in ends]
-        problem = {"name": f"HumanEval_{at}", "language": "lua", "results": results}
-        (tmp_path / f"HumanEval_{at}.results.json.gz").write_bytes(gzip.compress(json.dumps(problem).encode()))
+        problem = {"name": f"HumanEval_{index}", "language": "lua", "results": results}
+        (tmp_path / f"HumanEval_{index}.results.json.gz").write_bytes(gzip.compress(json.dumps(problem).encode()))
     run = read_run(tmp_path)
     rewards = {"lua/HumanEval_0": (1.0, 0.0, 0.0), "lua/HumanEval_1": (0.0, 1.0)}
     assert (run.source.format, rewards_of(run)) == ("multipl-e", rewards)

@@ -32,7 +32,7 @@ def zstd_archive(path: Path, members: dict[str, Any], *, frame: int = 20) -> Pat
     with zipfile.ZipFile(path, "w") as stream:
         for name, content in members.items():
             data = json.dumps(content).encode()
-            parts = [data[at : at + frame] for at in range(0, len(data), frame)]
+            parts = [data[index : index + frame] for index in range(0, len(data), frame)]
             stream.writestr(name, b"".join(pa.compress(part, codec="zstd", asbytes=True) for part in parts))
             info = stream.getinfo(name)  # written into the directory of the archive as it is closed
             info.compress_type, info.file_size, info.CRC = 93, len(data), zlib.crc32(data)
@@ -192,8 +192,8 @@ def test_the_last_attempt_of_a_shard_counts(tmp_path: Path) -> None:
 
 def test_attempts_without_a_time_go_by_when_they_were_written(tmp_path: Path) -> None:
     shard = tmp_path / "run.shards/0"
-    for at, name in enumerate(("b", "a")):
-        os.utime(zstd_archive(shard / f"{name}.eval", members("a", at)), (at, at))
+    for index, name in enumerate(("b", "a")):
+        os.utime(zstd_archive(shard / f"{name}.eval", members("a", index)), (index, index))
     assert rewards_of(read_run(tmp_path)) == {"a": (1.0,)}
 
 

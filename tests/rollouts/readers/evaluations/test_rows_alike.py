@@ -28,13 +28,13 @@ ALIKE = {"prompt": "p", "step": 1, "responses": ["a", "b"], "rewards": [0.0, 1],
 def test_rows_that_are_alike_are_read_at_once_as_each_by_itself(change: dict[str, Any]) -> None:
     rows = [ALIKE | change, ALIKE | change | {"responses": ["c"], "rewards": [True], "lengths": [5]}]
     columns = LogColumns(named=ColumnNames(), step="step", benchmark="benchmark", rewards=REWARDS)
-    by_row = [next(samples._prompts_of(row, at, "", columns)) for at, row in enumerate(rows)]
+    by_row = [next(samples._prompts_of(row, index, "", columns)) for index, row in enumerate(rows)]
     listed = [{name: cell for name, cell in row.items() if not isinstance(cell, list)} for row in rows]
     keys = {"response": "responses", "reward": "rewards", "lengths": "lengths"}
     for row, of_row in zip(rows, listed, strict=True):
         cells = zip(*(row[name] for name in keys.values()), strict=True)
         of_row["rollouts"] = [dict(zip(keys, of_sample, strict=True)) for of_sample in cells]
-    objects = [next(samples._prompts_of(row, at, "", columns)) for at, row in enumerate(listed)]
+    objects = [next(samples._prompts_of(row, index, "", columns)) for index, row in enumerate(listed)]
     for at_once, one_by_one in ((rows, by_row), (listed, objects)):
         both = prompts_alike(at_once, columns), one_by_one
         assert (
@@ -57,9 +57,9 @@ def test_a_row_that_differs_leaves_all_to_be_read_by_themselves(change: dict[str
 
 
 def test_counts_alike_are_read_at_once_as_each_by_itself() -> None:
-    rows = [{"task_id": f"t{at}", "prompt": "?", "n": 3, "c": at} for at in range(4)]
+    rows = [{"task_id": f"t{index}", "prompt": "?", "n": 3, "c": index} for index in range(4)]
     assert prompts_alike(rows, COLUMNS) == [
-        next(samples._prompts_of(row, at, "", COLUMNS)) for at, row in enumerate(rows)
+        next(samples._prompts_of(row, index, "", COLUMNS)) for index, row in enumerate(rows)
     ]
     named = LogColumns(named=ColumnNames(num_samples="n", num_correct="c"), step=None, benchmark=None, rewards=REWARDS)
     assert prompts_alike(rows, named) == prompts_alike(rows, COLUMNS)
@@ -72,7 +72,7 @@ def test_counts_alike_are_read_at_once_as_each_by_itself() -> None:
 
 
 def test_lists_in_a_parquet_file_are_read_as_those_of_json_lines(tmp_path: Path) -> None:
-    rows = [{**ALIKE, "prompt": f"p{at // 2}", "step": at % 2} for at in range(6)] + [{**ALIKE, "rewards": [0.5, None]}]
+    rows = [{**ALIKE, "prompt": f"p{i // 2}", "step": i % 2} for i in range(6)] + [{**ALIKE, "rewards": [0.5, None]}]
     write_lines(tmp_path / "log.jsonl", *rows)
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
     runs = [read_run(tmp_path / name, rewards_only=True) for name in ("log.jsonl", "log.parquet")]
@@ -88,7 +88,7 @@ def _write(folder: Path, *rows: dict[str, Any]) -> Path:
 
 
 def _rows(**cells: Any) -> list[dict[str, Any]]:
-    return [{**ROW, "id": f"p{at // 2}", **cells} for at in range(7)]
+    return [{**ROW, "id": f"p{index // 2}", **cells} for index in range(7)]
 
 
 def _shown(run: Run) -> object:
@@ -101,12 +101,12 @@ def _shown(run: Run) -> object:
     [
         (_rows(), ("id", "rewards")),
         (_rows(format=[0.5, 0.0], finish=["stop", None]), ("id", "rewards", "format")),
-        ([{**row, "step": at % 2} for at, row in enumerate(_rows(prompt="?"))], ("step", "id", "prompt", "rewards")),
+        ([{**row, "step": i % 2} for i, row in enumerate(_rows(prompt="?"))], ("step", "id", "prompt", "rewards")),
         ([{**row, "id": 0} for row in _rows(problem="?", messages=[{"role": "user"}])], ("id", "problem", "rewards")),
         ([{"prompt": "?", **row} for row in _rows()], ("id", "prompt", "rewards")),
         ([{"prompt": row["id"], "responses": ["x"], "rewards": [0.5]} for row in _rows()], ("prompt", "rewards")),
         ([{**row, "benchmark": of} for row in _rows() for of in ("aime", "math")], ("id", "rewards")),
-        ([{**row, "rewards": [at % 2 == 0, False]} for at, row in enumerate(_rows())], ("id", "rewards")),
+        ([{**row, "rewards": [i % 2 == 0, False]} for i, row in enumerate(_rows())], ("id", "rewards")),
         (_rows(**{"info.tags": ["x"], "info": {"tags": ["y"]}}), ("id", "rewards")),
     ],
 )

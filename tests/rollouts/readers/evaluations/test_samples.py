@@ -148,7 +148,7 @@ def test_numbers_of_samples_are_rewards_by_name_or_as_parts_of_the_reward(tmp_pa
         }
         for n in range(9)
     ]
-    run = read(tmp_path, *({"qid": at, "rollouts": samples} for at in range(4)))
+    run = read(tmp_path, *({"qid": index, "rollouts": samples} for index in range(4)))
     assert set(run.groups[0].rollouts[0].rewards) == {"reward", "fits", "turns", "acc"}
 
 
@@ -215,8 +215,8 @@ def test_solutions_that_are_not_the_policys_are_no_samples(tmp_path: Path, name:
 )
 @pytest.mark.parametrize(("entry", "outer"), [("is_correct", "rows"), ("score", "document")])
 def test_what_a_question_comes_with_is_no_sample(tmp_path: Path, name: str, entry: str, outer: str) -> None:
-    offered = [[{"id": of, "text": of, entry: int(at == right)} for at, of in enumerate("ABCD")] for right in range(4)]
-    rows = [{"task_id": f"p{at}", "question": f"q{at}", name: answers} for at, answers in enumerate(offered)]
+    offered = [[{"id": of, "text": of, entry: int(i == right)} for i, of in enumerate("ABCD")] for right in range(4)]
+    rows = [{"task_id": f"p{i}", "question": f"q{i}", name: answers} for i, answers in enumerate(offered)]
     path = write_rows(tmp_path / "a.json", rows if outer == "rows" else {"name": "exam", "questions": rows})
     refusal(path, "is not a log that gradscope knows")
     assert read(tmp_path, *rows, columns=ColumnNames(reward=f"{name}.{entry}")).groups[0].rewards == (1, 0, 0, 0)
@@ -250,7 +250,7 @@ def test_rows_of_one_prompt_are_one_group_unless_policies_are_named(tmp_path: Pa
 
 def test_what_a_policy_lists_are_its_prompts_and_with_numbers_for_ids_its_samples(tmp_path: Path) -> None:
     def runs(*ids: Any) -> dict[str, Any]:
-        verdicts = [{"id": name, "output": "x", "passed": at == 0} for at, name in enumerate(ids)]
+        verdicts = [{"id": name, "output": "x", "passed": index == 0} for index, name in enumerate(ids)]
         return {"tests": [{"id": name} for name in ids], "runs": [{"model": m, "samples": verdicts} for m in "ab"]}
 
     run = read(tmp_path, runs("t1", "t2", "t3"))
@@ -260,7 +260,7 @@ def test_what_a_policy_lists_are_its_prompts_and_with_numbers_for_ids_its_sample
 
 
 def test_objects_with_right_answers_of_their_own_are_no_samples_of_one_prompt(tmp_path: Path) -> None:
-    listed = [{"index": at, "gt_answer": str(at // 2), "completion": "x", "reward": float(at == 1)} for at in range(4)]
+    listed = [{"index": i, "gt_answer": str(i // 2), "completion": "x", "reward": float(i == 1)} for i in range(4)]
     (tmp_path / "eval.json").write_text(json.dumps({"failures": [{"gt": "0"}], "items": listed}))
     assert "--reward-column reward --prompt-column index, if this column of 'items'" in refusal(
         tmp_path / "eval.json", "is not a log that gradscope knows"
@@ -342,12 +342,12 @@ def test_totals_of_an_evaluation_are_no_counts_of_one_prompt(tmp_path: Path, mon
     with pytest.raises(InputError, match="holds 10 pairs of counts and names no prompt"):
         read(tmp_path, {"runs": [dict.fromkeys(("pre_eval", "eval_after"), slices[0])] * 5})
     with pytest.raises(InputError, match="holds 5 pairs of counts and names no prompt"):
-        read(tmp_path, {"by_repository": {of: {"passed": 1, "total": at} for at, of in enumerate("abcde", start=1)}})
+        read(tmp_path, {"by_repository": {of: {"passed": 1, "total": i} for i, of in enumerate("abcde", start=1)}})
     by_type = {"math": {"n": 8, "correct": 3}, "code": {"n": 4, "correct": 1}}
     with pytest.raises(InputError, match="holds 2 pairs of counts and names no prompt"):
         read(tmp_path, {of: {"n": 12, "correct": 4, "by_type": by_type} for of in ("cot", "zero_shot")})
     monkeypatch.undo()
-    problems = [{"problem_idx": at, **counts} for at, counts in enumerate(slices)]
+    problems = [{"problem_idx": i, **counts} for i, counts in enumerate(slices)]
     assert read(tmp_path, *problems).source.inferred[0] == "Prompts are told apart by problem_idx."
     assert read(tmp_path, {**TOTALS, "task_id": "x"}).groups[0].size == 3
     columns = ColumnNames(num_samples="n", num_correct="correct")
@@ -360,7 +360,7 @@ def test_totals_of_an_evaluation_are_no_counts_of_one_prompt(tmp_path: Path, mon
 )
 @pytest.mark.parametrize("as_rows", [True, False])
 def test_totals_are_recognized(tmp_path: Path, num: int, n: int, share: float, is_totals: bool, as_rows: bool) -> None:
-    pairs = {f"step_{at}": {"n": n, "correct": 13, "accuracy": share} for at in range(num)}
+    pairs = {f"step_{index}": {"n": n, "correct": 13, "accuracy": share} for index in range(num)}
     rows = [{"revision": name, **pair} for name, pair in pairs.items()] if as_rows else [pairs]
     if is_totals:
         refused(f"holds {num} pairs of counts and names no prompt", read, tmp_path, *rows)
@@ -428,7 +428,7 @@ def test_the_same_ids_far_below_are_those_of_another_benchmark_policy_or_questio
     samples: dict[str, Any], name: str, question: str, num_prompts: int, policies: set[str | None], tmp_path: Path
 ) -> None:
     rows = [
-        {"idx": at, name: of, "question": f"{question or of} {at} what?"} | samples for of in "ab" for at in range(300)
+        {"idx": i, name: of, "question": f"{question or of} {i} what?"} | samples for of in "ab" for i in range(300)
     ]
     run = read(tmp_path, *rows)
     assert {tuple(sorted(group.rewards)) for group in run.groups} == {(0.0, 1.0)}
@@ -438,7 +438,7 @@ def test_the_same_ids_far_below_are_those_of_another_benchmark_policy_or_questio
 
 @pytest.mark.parametrize("name", ["results", "eval_results", "details", "per_item"])
 def test_numbered_results_under_the_keys_of_settings_are_no_samples_of_one_prompt(tmp_path: Path, name: str) -> None:
-    numbered = [{"id": at, "response": "4", "correct": at > 1} for at in range(3)]
+    numbered = [{"id": index, "response": "4", "correct": index > 1} for index in range(3)]
     with pytest.raises(InputError, match="rows lie below the keys 'greedy'"):
         read(tmp_path, {key: {"base": {name: numbered}, "tuned": {name: numbered}} for key in ("greedy", "sampled")})
     of_one = {"a": {"samples": numbered}, "b": {"samples": numbered}}
@@ -480,9 +480,9 @@ def test_a_list_of_verdicts_a_prompt_in_a_document_is_named(tmp_path: Path) -> N
 
 
 def test_lists_of_verdicts_by_the_keys_of_many_prompts(tmp_path: Path) -> None:
-    scored = {f"p{at}": [True, at % 2] for at in range(10)}
+    scored = {f"p{index}": [True, index % 2] for index in range(10)}
     run = read(tmp_path, {"scored": scored, "texts": {key: ["a", "b"] for key in scored}, "pass@1": 0.75})
-    assert [group.rewards for group in run.groups] == [(1.0, float(at % 2)) for at in range(10)]
+    assert [group.rewards for group in run.groups] == [(1.0, float(index % 2)) for index in range(10)]
     for other in ({"p9": [0.5, 1]}, {"p9": []}, {"correct": [1, 0]}):
         assert not list(prompt_rows(scored | other))
     assert not list(prompt_rows({key: scored[key] for key in list(scored)[1:]}))
@@ -501,7 +501,7 @@ def test_lists_of_verdicts_by_the_keys_of_many_prompts(tmp_path: Path) -> None:
     ],
 )
 def test_verdicts_by_the_keys_of_many_prompts(tmp_path: Path, cell: dict[str, Any], num: int, is_read: bool) -> None:
-    path = write_rows(tmp_path / "a.json", {"accuracy": 50.0, "details": {str(at): cell for at in range(num)}})
+    path = write_rows(tmp_path / "a.json", {"accuracy": 50.0, "details": {str(index): cell for index in range(num)}})
     if not is_read:
         refusal(path, "not a log that gradscope knows")
         return
@@ -523,17 +523,17 @@ def test_verdicts_by_the_keys_of_many_prompts(tmp_path: Path, cell: dict[str, An
 def test_truth_values_under_ids_of_prompts_are_verdicts(
     tmp_path: Path, name: str, outer: list[str], is_read: bool
 ) -> None:
-    verdicts = {name.format(at): at == 3 for at in range(10)}
+    verdicts = {name.format(index): index == 3 for index in range(10)}
     path = write_lines(tmp_path / "eval_results.json", dict.fromkeys(outer, verdicts) or verdicts)
     if is_read:
-        assert [group.rewards for group in read_run(path).groups] == [(float(at == 3),) for at in range(10)]
+        assert [group.rewards for group in read_run(path).groups] == [(float(index == 3),) for index in range(10)]
     else:
         refusal(path, "is not a log that gradscope knows")
 
 
 @pytest.mark.parametrize("name", ["astropy__astropy-{}", "Mbpp/{}"])
 def test_verdicts_under_the_ids_of_prompts_may_be_those_of_several_runs(tmp_path: Path, name: str) -> None:
-    runs = {f"run{run}": {name.format(at): int(at % 3 > run) for at in range(12)} for run in range(2)}
+    runs = {f"run{run}": {name.format(index): int(index % 3 > run) for index in range(12)} for run in range(2)}
     table = reward_table(read(tmp_path, runs).groups)
     assert (table.policies, table.policy is not None and table.policy.tolist()) == (
         ("run0", "run1"),
@@ -543,7 +543,7 @@ def test_verdicts_under_the_ids_of_prompts_may_be_those_of_several_runs(tmp_path
 
 
 def test_totals_name_the_list_that_may_hold_the_samples(tmp_path: Path) -> None:
-    rows = [{"i": at, "got": str(at), "correct": at < 3} for at in range(4)]
+    rows = [{"i": index, "got": str(index), "correct": index < 3} for index in range(4)]
     path = write_rows(tmp_path / "gsm8k.json", {"suite": "gsm8k", "n": 4, "correct": 3, "samples": rows})
     hint = refusal(path, "holds one pair of counts")
     assert (
@@ -561,9 +561,7 @@ def test_ids_of_what_was_resolved_alone_do_not_say_of_how_many(tmp_path: Path) -
 def test_a_named_verdict_of_a_row_counts_where_lists_deep_in_it_hold_its_criteria(tmp_path: Path) -> None:
     path = tmp_path / "graded.jsonl"
     grading = {"parts": [{"pass": True, "score": 0.5}]}
-    rows = [
-        {"id": str(at), "task_id": at // 2, "success": at == 1, "score": 0.5, "grading": grading} for at in range(4)
-    ]
+    rows = [{"id": str(i), "task_id": i // 2, "success": i == 1, "score": 0.5, "grading": grading} for i in range(4)]
     path.write_text("\n".join(map(json.dumps, rows)))
     run = read_run(path, naming(reward="success"))
     assert [group.rewards for group in run.groups] == [(0, 1), (0, 0)]
@@ -673,9 +671,9 @@ def test_turns_of_an_episode_are_not_its_samples(
 @pytest.mark.parametrize("name", ["trace", "turns", "edit_trajectory"])
 def test_turns_with_prompts_of_their_own_are_those_of_the_episode(name: str, tmp_path: Path) -> None:
     def turns(num: int) -> list[dict[str, Any]]:
-        return [{"prompt": f"{at}", "completion": "x", "reward": float(at), "correct": at > 0} for at in range(num)]
+        return [{"prompt": f"{i}", "completion": "x", "reward": float(i), "correct": i > 0} for i in range(num)]
 
-    rows = [{"task_id": f"t{at // 2}", "correct": at % 2 == 0, name: turns(1 + at % 2)} for at in range(6)]
+    rows = [{"task_id": f"t{i // 2}", "correct": i % 2 == 0, name: turns(1 + i % 2)} for i in range(6)]
     path = write_lines(tmp_path / "a.json", {"rows": rows})
     assert [group.rewards for group in read_run(path).groups] == [(1.0, 0.0)] * 3
 
@@ -707,12 +705,12 @@ def test_tables_of_counts_are_known_by_their_names(tmp_path: Path, row: dict[str
 def test_rows_that_name_their_step_are_groups_of_it(tmp_path: Path, nested: bool) -> None:
     rewards = [[1, 0], [1, 1], [0, 0], [0, 1]]
     rows: list[dict[str, Any]] = [
-        {"global_step": at // 2 + 1, "prompt": "q", "completions": ["a", "b"], "rewards": values}
+        {"global_step": index // 2 + 1, "prompt": "q", "completions": ["a", "b"], "rewards": values}
         if not nested
-        else {"global_step": at // 2 + 1, "prompt": "q", "samples": [{"text": "a", "reward": v} for v in values]}
-        for at, values in enumerate(rewards)
+        else {"global_step": index // 2 + 1, "prompt": "q", "samples": [{"text": "a", "reward": v} for v in values]}
+        for index, values in enumerate(rewards)
     ]
-    rows = [{**row, "prompt": f"q{at % 2}"} for at, row in enumerate(rows)]
+    rows = [{**row, "prompt": f"q{index % 2}"} for index, row in enumerate(rows)]
     run = read(tmp_path, *rows, {**rows[0], "global_step": "first"})
     assert [(group.step, [*group.rewards]) for group in run.groups] == [*zip((1, 1, 2, 2), rewards, strict=True)]
     assert [value.reason for value in run.source.quarantined.reasons] == ["the step is not a whole number"]
@@ -730,7 +728,7 @@ ASKED = {of: [{"question": f"q{row['problem_id']}"} | row for row in rows] for o
         ({"results": COUNTS}, 4),
         ({"models": [{"model": of, "problems": rows} for of, rows in COUNTS.items()]}, 2),
         ({"results": ASKED}, 2),
-        ({"checkpoints": [{"step": at, "problems": rows} for at, rows in enumerate(COUNTS.values())]}, 2),
+        ({"checkpoints": [{"step": index, "problems": rows} for index, rows in enumerate(COUNTS.values())]}, 2),
     ],
 )
 def test_what_stands_around_prompts_tells_benchmarks_policies_and_steps_apart(
@@ -742,7 +740,7 @@ def test_what_stands_around_prompts_tells_benchmarks_policies_and_steps_apart(
 
 
 def test_elements_of_a_document_that_name_their_step_are_groups_of_it(tmp_path: Path) -> None:
-    elements = [{"total_step": at + 1, "question": "q", "rewards": [0, at]} for at in range(3)]
+    elements = [{"total_step": index + 1, "question": "q", "rewards": [0, index]} for index in range(3)]
     (tmp_path / "log.json").write_text(
         json.dumps({"losses": [0.5], "steps": [*elements, elements[0] | {"total_step": "?"}]})
     )
@@ -769,12 +767,12 @@ def test_objects_that_are_not_all_samples_of_one_kind_stay_objects(samples_of_ro
 @pytest.mark.parametrize("name", ["dataset", "data_source", "benchmark", "task"])
 @pytest.mark.parametrize("cells", [{"responses": ["a", "b"], "scores": [1, 0]}, {"n": 2, "c": 1}])
 def test_ids_count_within_the_benchmark_that_rows_name(name: str, cells: dict[str, Any], tmp_path: Path) -> None:
-    rows = [{name: of, "problem_id": at} | cells for of in ("aime", "math") for at in range(2 if of == "aime" else 5)]
+    rows = [{name: of, "problem_id": i} | cells for of in ("aime", "math") for i in range(2 if of == "aime" else 5)]
     run = read(tmp_path, *rows)
     assert [group.prompt_id for group in run.groups] == [f"{row[name]}/{row['problem_id']}" for row in rows]
     assert run.source.inferred == (f"Prompts are told apart by {name}, problem_id.",)
-    once = [row | {"problem_id": at} for at, row in enumerate(rows)]
-    assert [group.prompt_id for group in read(tmp_path, *once).groups] == [str(at) for at in range(7)]
+    once = [row | {"problem_id": i} for i, row in enumerate(rows)]
+    assert [group.prompt_id for group in read(tmp_path, *once).groups] == [str(i) for i in range(7)]
 
 
 def policies_of(path: Path) -> tuple[tuple[str, ...], int, set[int]]:
@@ -812,8 +810,8 @@ def test_samples_under_the_names_of_policies_are_theirs(under: Any, tmp_path: Pa
 @pytest.mark.parametrize(
     "of",
     [
-        lambda cell: [{"id": at, "texts": ["?"] * 4, "correct": cell} for at in range(10)],
-        lambda cell: {str(at): cell for at in range(10)},
+        lambda cell: [{"id": index, "texts": ["?"] * 4, "correct": cell} for index in range(10)],
+        lambda cell: {str(index): cell for index in range(10)},
     ],
 )
 def test_benchmarks_of_the_same_numbers_are_kept_apart(of: Callable[[Any], Any], tmp_path: Path) -> None:
@@ -862,8 +860,8 @@ def test_a_score_file_of_bfcl_is_refused_with_what_joins_it_with_its_results(tmp
 def test_a_document_of_tau2_bench_with_fewer_trials_than_planned_is_unfinished(
     tmp_path: Path, num: int, unfinished: str
 ) -> None:
-    trials = [{"task_id": at % 3, "trial": at // 3, "reward_info": {"reward": 1.0}, "messages": []} for at in range(6)]
-    about = {"info": {"num_trials": 2}, "tasks": [{"id": at} for at in range(3)]}
+    trials = [{"task_id": i % 3, "trial": i // 3, "reward_info": {"reward": 1.0}, "messages": []} for i in range(6)]
+    about = {"info": {"num_trials": 2}, "tasks": [{"id": i} for i in range(3)]}
     run = read_run(write_rows(tmp_path / "a.json", {**about, "simulations": trials[:num]}))
     assert (run.source.num_rows, run.source.unfinished) == (num, unfinished)
 

@@ -52,7 +52,7 @@ def test_counts_that_cannot_be_say_so(counts: tuple[Any, Any]) -> None:
 
 
 def test_the_numbers_of_many_tokens_are_no_counts() -> None:
-    assert samples_of({chr(97 + at): 40 - at for at in range(26)} | {"n": 9, "c": 3}) is None
+    assert samples_of({chr(97 + index): 40 - index for index in range(26)} | {"n": 9, "c": 3}) is None
 
 
 def test_one_policy_a_key_is_a_sample_of_each() -> None:
@@ -211,9 +211,7 @@ def test_rewards_alone_are_asked_about_and_the_answer_is_taken(
 
 
 def test_objects_under_numbered_keys_are_samples_of_one_policy(tmp_path: Path) -> None:
-    rows = [
-        {"task_id": f"t{at}", **{f"run_{k}": {"output": "x", "correct": k > at} for k in range(3)}} for at in range(2)
-    ]
+    rows = [{"task_id": f"t{i}", **{f"run_{k}": {"output": "x", "correct": k > i} for k in range(3)}} for i in range(2)]
     run = read_run(write_rows(tmp_path / "runs.json", rows))
     assert [len(group.rollouts) for group in run.groups] == [3, 3]
     assert {rollout.policy for group in run.groups for rollout in group.rollouts} <= {None, ""}

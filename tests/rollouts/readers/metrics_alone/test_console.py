@@ -36,11 +36,11 @@ def test_a_step_may_have_commas_between_its_thousands(line: str) -> None:
 @pytest.mark.parametrize("after", ["saved - done", "(TaskRunner pid=12) step 3 is saved"])
 def test_a_line_of_verl_may_be_broken(width: int, after: str) -> None:
     """By a terminal of so many columns, or after each number."""
-    metrics = {f"actor/metric_{at}": at / 8 for at in range(9)}
+    metrics = {f"actor/metric_{index}": index / 8 for index in range(9)}
     line = "(TaskRunner pid=12) step:7" + "".join(f" - {name}:{value}" for name, value in metrics.items())
     parts = line.replace(" - ", "\n(TaskRunner pid=12) - ").split("\n")
-    parts = [line[at : at + width].rstrip() for at in range(0, len(line), width)] if width else parts
-    joined = list(dashes_joined((f"log:{at}", part) for at, part in enumerate([*parts, after, *parts])))
+    parts = [line[index : index + width].rstrip() for index in range(0, len(line), width)] if width else parts
+    joined = list(dashes_joined((f"log:{index}", part) for index, part in enumerate([*parts, after, *parts])))
     assert [location for location, _ in joined] == ["log:0", f"log:{len(parts)}", f"log:{len(parts) + 1}"]
     assert PrintedLines().read(*joined[0]) == metrics | {"step": 7} == PrintedLines().read(*joined[2])
 
@@ -50,7 +50,7 @@ def test_a_rollout_of_slimes_is_of_the_first_of_its_updates(updates: int) -> Non
     printed, rows = PrintedLines(), list[Any]()
     for rollout in (*range(3), *([1, 2] if updates == 1 else [])):  # a run that was resumed
         lines = [f"perf {rollout}: {{'rollout/truncated': 0.5}}", f"rollout {rollout}: {{'rollout/raw_reward': 0.5}}"]
-        lines += [f"step {rollout * updates + at}: {{'train/grad_norm': 1.5}}" for at in range(updates)]
+        lines += [f"step {rollout * updates + index}: {{'train/grad_norm': 1.5}}" for index in range(updates)]
         rows += [printed.read("log:1", line) for line in [*lines, f"eval {rollout}: {{'eval/aime': 0.5}}"]]
     steps = {name: [row["step"] for row in rows if name in row] for name in ("rollout/raw_reward", "train/grad_norm")}
     resumed = [1, 2] if updates == 1 else []
@@ -151,7 +151,7 @@ def test_a_mean_reward_alone_in_a_line_is_of_the_step_after_it_where_it_comes_fi
 
     def rewards(*of: str) -> list[Any]:
         printed = PrintedLines()
-        read = [printed.read(f"x:{at}", line) for at, line in enumerate(of)]
+        read = [printed.read(f"x:{index}", line) for index, line in enumerate(of)]
         return [values.get("average_reward") for values in read if isinstance(values, dict)]
 
     assert rewards(*lines) == [0.5, 0.25, None]

@@ -45,7 +45,7 @@ def cells_in(path: Path, aside: MetricsLog | None = None) -> list[dict[str, Any]
 def test_no_more_of_large_rows_is_looked_at_than_tells_what_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write(tmp_path / "a.jsonl", "".join(json.dumps({"step": at, "loss": 0.5}) + "\n" for at in range(100)))
+    path = write(tmp_path / "a.jsonl", "".join(json.dumps({"step": index, "loss": 0.5}) + "\n" for index in range(100)))
     monkeypatch.setattr(files, "_SMALL", 300)
     assert sum(len(piece.numbers) for piece in opened(path).first_pieces(100)) == 100
     monkeypatch.setattr(files, "_LARGE", 300)
@@ -213,7 +213,7 @@ def test_dictionaries_on_a_console(tmp_path: Path, text: str, rows: list[tuple[i
 )
 def test_dictionaries_written_at_once_have_even_steps(tmp_path: Path, bars: dict[int, int], steps: range) -> None:
     """Where standard output is a file it has several behind bars of as many: step 70 was the 1,400th of a trainer."""
-    lines = [f"{{'loss': {at}.0, 'reward': 1}}\n" for at in range(13)]
+    lines = [f"{{'loss': {index}.0, 'reward': 1}}\n" for index in range(13)]
     text = "".join(f"{bars[end]}/999 [0:01\r{''.join(lines[start:end])}" for start, end in pairwise([0, *bars]))
     assert [row["step"] for row in cells_in(write(tmp_path / "x.log", text))] == [*steps]
 
@@ -240,7 +240,7 @@ def test_a_dictionary_has_the_step_of_the_line_before(tmp_path: Path) -> None:
 
 def test_a_line_after_every_tenth_dictionary_is_not_the_next_ones_step(tmp_path: Path) -> None:
     """Of 458 dictionaries of a run 20 were another run, and the rest had steps that were off by as many."""
-    lines = [f"{{'loss': {at}.0, 'reward': 0.5}}\n" + f"[Step {at}] lr=0.1\n" * (at % 10 == 0) for at in range(1, 31)]
+    lines = [f"{{'loss': {i}.0, 'reward': 0.5}}\n" + f"[Step {i}] lr=0.1\n" * (i % 10 == 0) for i in range(1, 31)]
     rows = cells_in(write(tmp_path / "x.log", "".join(lines)))
     assert [row["step"] - row["loss"] for row in rows if "loss" in row] == [0.0] * 30
 

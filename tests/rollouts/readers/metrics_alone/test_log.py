@@ -106,7 +106,7 @@ def test_a_tokenizer_whose_words_are_columns_is_no_log(tmp_path: Path) -> None:
     words = ["reward", "step", "loss", "prompt", "group_id", "completion"]
     for folder in (tmp_path, tmp_path / "checkpoint-20", tmp_path / "final_model"):
         folder.mkdir(exist_ok=True)
-        (folder / "vocab.json").write_text(json.dumps({word: at for at, word in enumerate(words)}))
+        (folder / "vocab.json").write_text(json.dumps({word: index for index, word in enumerate(words)}))
     shutil.copy(LOGS / "trainer_state.json", tmp_path / "checkpoint-20")
     assert read(tmp_path).source.files == (str(tmp_path / "checkpoint-20" / "trainer_state.json"),)
 
@@ -207,13 +207,13 @@ def test_steps_that_begin_again_are_another_run(tmp_path: Path) -> None:
     assert read(path, metric_run="2").metrics == {1: {"reward": 0.2}, 2: {"reward": 0.4}}
     assert read(path, metric_run="1").every_step == (1, 2, 3)
     assert read(series(tmp_path, *rows, *rows)).every_step == (1, 2, 3)
-    many = series(tmp_path, *({"step": step, "reward": step / (7 + at)} for at in range(7) for step in (1, 2)))
+    many = series(tmp_path, *({"step": step, "reward": step / (7 + index)} for index in range(7) for step in (1, 2)))
     refused(r"holds 7 runs: .* '6' \(from metrics.jsonl:11\) and 1 more\.", read, many)
 
 
 @pytest.mark.parametrize(("name", "more"), [("episode", {"loss": 1}), ("seed", {})])
 def test_steps_that_begin_again_are_no_turns_where_something_learns(name: str, more: Any, tmp_path: Path) -> None:
-    rows = ({name: at // 3, "step": at % 3, "reward": at, **more} for at in range(6))
+    rows = ({name: index // 3, "step": index % 3, "reward": index, **more} for index in range(6))
     refused("holds 2 runs", read, write_lines(tmp_path / "metrics.jsonl", *rows))
 
 
@@ -269,7 +269,7 @@ def test_a_list_of_no_usual_name_is_named_and_chosen(tmp_path: Path) -> None:
 
 
 def test_a_count_that_stays_the_same_is_no_step_where_another_rises(tmp_path: Path) -> None:
-    path = series(tmp_path, *({"train/global_step": 0, "_step": at, "reward": at / 4} for at in range(4)))
+    path = series(tmp_path, *({"train/global_step": 0, "_step": index, "reward": index / 4} for index in range(4)))
     assert read(path).every_step == (0, 1, 2, 3)
     assert read(series(tmp_path, {"train/global_step": 5, "_step": 9, "reward": 1.0})).every_step == (5,)
 
@@ -367,7 +367,7 @@ def test_the_step_that_is_proposed_can_be_named(tmp_path: Path, column: str) -> 
     ],
 )
 def test_rows_naming_several_runs_are_no_course(tmp_path: Path, column: str, cells: list[Any], runs: list[str]) -> None:
-    rows = [{column: cell, "global_step": 10 * at, "reward": at / 4} for at, cell in enumerate(cells, start=1)]
+    rows = [{column: cell, "global_step": 10 * index, "reward": index / 4} for index, cell in enumerate(cells, start=1)]
     path = write_lines(tmp_path / "a.jsonl", *rows)
     if not runs:
         assert read(path).every_step == (10, 20, 30)
@@ -386,7 +386,7 @@ def test_several_rows_of_a_step_are_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rows",
     [
-        [{"step": step, "reward": at / 3} for step in (1, 2) for at in range(4)],  # rollouts without a group
+        [{"step": step, "reward": index / 3} for step in (1, 2) for index in range(4)],  # rollouts without a group
         [{"step": 1, "temperature": 0.5}],
         [{"reward": 0.5}],
         [{"step": 1, "prompt": "p", "loss": 0.5}],
@@ -464,9 +464,9 @@ def test_metrics_under_names_of_their_own_are_listed_with_the_option(
 
 
 def test_runs_with_a_file_each_are_offered_side_by_side(tmp_path: Path) -> None:
-    for at in range(3):
-        events = [scalar(step, b"train/reward", at / 4) for step in range(1, 9)]
-        (tmp_path / f"events.out.tfevents.{at}.host").write_bytes(b"".join(map(record, events)))
+    for index in range(3):
+        events = [scalar(step, b"train/reward", index / 4) for step in range(1, 9)]
+        (tmp_path / f"events.out.tfevents.{index}.host").write_bytes(b"".join(map(record, events)))
     hint = refused("holds 3 runs", read, tmp_path)
     assert hint == f"Choose one: --metric-run 1; side by side: gradscope report {tmp_path}/*"
 
@@ -492,12 +492,12 @@ def test_what_a_logger_wrote_has_nothing_but_metrics(of_folder: bool, tmp_path: 
     ],
 )
 def test_rows_that_may_be_samples_are_no_means(row: dict[str, Any], tmp_path: Path) -> None:
-    rows = [{"step": at, **{key: cells[at] for key, cells in row.items()}} for at in range(3)]
+    rows = [{"step": index, **{key: cells[index] for key, cells in row.items()}} for index in range(3)]
     refused("is not a log that gradscope knows", read, series(tmp_path, *rows))
 
 
 def test_means_of_the_batches_of_a_step_are_averaged(tmp_path: Path) -> None:
-    rows = [{"step": at // 4, "mean_reward": at, "kl": 0.5 * at, **({"loss": at} if at % 4 else {})} for at in range(8)]
+    rows = [{"step": i // 4, "mean_reward": i, "kl": 0.5 * i, **({"loss": i} if i % 4 else {})} for i in range(8)]
     run = read(series(tmp_path, *rows))
     assert run.metrics == {
         0: {"reward": 1.5, "mean_reward": 1.5, "kl": 0.75, "loss": 2.0},
@@ -515,7 +515,7 @@ def test_a_dictionary_that_was_written_as_text_is_read(name: str, suffix: str, t
         "{'reward': -inf}",
         "{'reward': it's}",
     )
-    rows = [{"step": at, name: text, "usage": "{}"} for at, text in enumerate(texts)]
+    rows = [{"step": index, name: text, "usage": "{}"} for index, text in enumerate(texts)]
     path = write_rows(tmp_path / "a.csv", rows) if suffix == "csv" else series(tmp_path, *rows)
     assert str(dict(read(path).metrics)) == str(
         {0: {"reward": 0.5, "kl": math.nan}, 1: {"reward": 1.0, "kl": 0.25}, 2: {"reward": -math.inf}, 3: {}}
@@ -524,15 +524,15 @@ def test_a_dictionary_that_was_written_as_text_is_read(name: str, suffix: str, t
 
 @pytest.mark.parametrize(("names", "is_said"), [(("a.log",), False), (("a.log", "b.log", "c.txt"), True)])
 def test_consoles_of_other_runs_beside_a_table_are_named(names: tuple[str, ...], is_said: bool, tmp_path: Path) -> None:
-    write_rows(tmp_path / "of_one.csv", [{"step": at, "reward": at} for at in range(3)])
+    write_rows(tmp_path / "of_one.csv", [{"step": index, "reward": index} for index in range(3)])
     for name in names:
-        (tmp_path / name).write_text("".join(f"{{'loss': 0.5, 'reward': {at}}}\n" for at in range(4)))
+        (tmp_path / name).write_text("".join(f"{{'loss': 0.5, 'reward': {index}}}\n" for index in range(4)))
     said = "Not read: a.log, b.log, ... beside of_one.csv; name one, or several for gradscope report."
     assert (said in read(tmp_path).source.missing) == is_said
 
 
 def test_samples_of_steps_in_no_order_that_have_an_id_each_are_no_metrics(tmp_path: Path) -> None:
-    rows = [{"id": f"v{at}", "step": at * 7 % 11, "reward": at % 2} for at in range(11)]
+    rows = [{"id": f"v{index}", "step": index * 7 % 11, "reward": index % 2} for index in range(11)]
     with pytest.raises(InputError, match="is not a log that gradscope knows"):
         read(series(tmp_path, *rows))
     assert len(read(series(tmp_path, *sorted(rows, key=lambda row: row["step"]))).metrics) == 11

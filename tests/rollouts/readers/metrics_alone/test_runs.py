@@ -78,7 +78,7 @@ def contradicts(row: dict[str, Any], logged: dict[str, Any]) -> bool:
 
 def rising(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The first rows, until steps go back."""
-    falls = (at for at in range(1, len(rows)) if rows[at]["step"] < rows[at - 1]["step"])
+    falls = (index for index in range(1, len(rows)) if rows[index]["step"] < rows[index - 1]["step"])
     return rows[: next(falls, len(rows))]
 
 

@@ -71,7 +71,7 @@ def test_rows_that_contradict_each_other_leave_the_group_without_a_verdict(tmp_p
 
 
 def test_an_id_that_all_rows_of_a_group_share_is_the_prompts_and_drops_nothing(tmp_path: Path) -> None:
-    run = read(tmp_path, *(row(sample_id="p", reward=float(at)) for at in range(3)))
+    run = read(tmp_path, *(row(sample_id="p", reward=float(index)) for index in range(3)))
     assert rewards_of(run) == {"1:a": (0.0, 1.0, 2.0)}
     assert set_aside(run) == {}
 
@@ -107,8 +107,8 @@ def test_repeated_steps_are_reported(tmp_path: Path, steps: tuple[int, ...], exp
 
 
 def test_steps_of_any_size_and_samples_with_ids_are_not_logged_twice(tmp_path: Path) -> None:
-    of_any_size = [row(step=step, group_id=f"{at}") for step in range(9) for at in range(3 + step)]
-    with_ids = [row(step=step, group_id="a", sample_idx=at) for step in (1, 2, 3, 2, 3, 4) for at in range(3)]
+    of_any_size = [row(step=step, group_id=f"{index}") for step in range(9) for index in range(3 + step)]
+    with_ids = [row(step=step, group_id="a", sample_idx=index) for step in (1, 2, 3, 2, 3, 4) for index in range(3)]
     for rows in (of_any_size, with_ids):
         assert "logged twice" not in str(read(tmp_path, *rows).source.inferred)
 

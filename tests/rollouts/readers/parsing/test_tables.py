@@ -52,7 +52,7 @@ def test_a_file_whose_first_rows_were_read_is_closed(tmp_path: Path) -> None:
 
 
 def test_an_unclosed_quote_costs_its_row(tmp_path: Path) -> None:
-    lines = [f'1,"c {at}",0\n' for at in range(400)]
+    lines = [f'1,"c {index}",0\n' for index in range(400)]
     lines[7] = '1,"never closed,0\n'
     rows, reasons = read(tmp_path, HEAD + "".join(lines))
     assert reasons == [("the row is not CSV: a quote is not closed, or text follows one", 1)]
@@ -132,7 +132,7 @@ def test_every_sound_table_is_read_as_the_library_does(tmp_path: Path) -> None:
 def test_one_damaged_line_of_many_costs_a_few_rows_at_most(tmp_path: Path) -> None:
     for seed in range(60):
         draw = random.Random(seed)
-        lines = [f'{at},"c, {at}",{at % 2}\n' for at in range(100)]
+        lines = [f'{index},"c, {index}",{index % 2}\n' for index in range(100)]
         damaged = draw.randrange(100)
         cut = draw.randrange(1, len(lines[damaged]) - 1)
         lines[damaged] = lines[damaged][:cut] + draw.choice(['"', '""', "x", ","]) + lines[damaged][cut:]

@@ -116,10 +116,10 @@ def test_damaged_annotations_give_the_same_steps_whether_or_not_all_are_stored(t
     restarted = {"ship": {"step": 3}, "dispatch": {"step": 1}}
     rows += [ship("a", 3, info=restarted), ship("b", None, info={"advantage": 1.0})]
     for seed in range(20):
-        lines = [mutated(rows, 2 * seed + at, within=("info", "ship")) for at in range(1 + seed % 2)]
-        files = [write_lines(tmp_path / f"{seed}-{at}.jsonl", *damaged) for at, damaged in enumerate(lines)]
+        lines = [mutated(rows, 2 * seed + index, within=("info", "ship")) for index in range(1 + seed % 2)]
+        files = [write_lines(tmp_path / f"{seed}-{index}.jsonl", *damaged) for index, damaged in enumerate(lines)]
         asides = QuarantineLog(), QuarantineLog()
-        full, steps = (read_annotations(files, aside, is_whole=not at) for at, aside in enumerate(asides))
+        full, steps = (read_annotations(files, aside, is_whole=not index) for index, aside in enumerate(asides))
         assert asides[0].result() == asides[1].result()
         assert full.trained_again == steps.trained_again
         wanted = full.records_of(names := (*NAMES, "nobody"), [None] * len(names))[0]
@@ -422,7 +422,7 @@ def test_the_sample_of_the_format_is_reduced() -> None:
 
 
 def test_a_group_has_the_first_step_that_trained_on_it_else_that_of_its_dispatch(tmp_path: Path) -> None:
-    rows = [episode(at, "gh"[at // 3], sent=3 - at % 2) for at in range(6)]
+    rows = [episode(index, "gh"[index // 3], sent=3 - index % 2) for index in range(6)]
     run = assert_reduced(write(tmp_path, rows, [ship(1, 9), ship(2, 8), ship(7, 1)]))
     assert steps_of_groups(run) == {"8:g": 8, "2:h": 2}
     assert run is not None
@@ -430,14 +430,14 @@ def test_a_group_has_the_first_step_that_trained_on_it_else_that_of_its_dispatch
 
 
 def test_the_newest_of_several_annotations_counts(tmp_path: Path) -> None:
-    rows = [episode(at, "ghij"[at]) for at in range(4)]
+    rows = [episode(index, "ghij"[index]) for index in range(4)]
     annotations = [ship(0, 5), ship(0, 6), ship(1, 5), ship(1, None), ship(2, 5), ship(2, 6), ship(2, 5), ship(3, 6)]
     run = assert_reduced(write(tmp_path, rows, annotations))
     assert steps_of_groups(run) == {"6:g": 6, "1:h": 1, "5:i": 5, "6:j": 6}
 
 
 def test_a_step_that_a_restart_repeated_is_noted_in_a_reduction(tmp_path: Path) -> None:
-    rows, annotations = [episode(at, "ghi"[at]) for at in range(3)], [ship(0, 1), ship(1, 2), ship(2, 1)]
+    rows, annotations = [episode(index, "ghi"[index]) for index in range(3)], [ship(0, 1), ship(1, 2), ship(2, 1)]
     write(tmp_path, rows, annotations[:1])
     run = assert_reduced(write(tmp_path, rows[:1], annotations[1:], chunk="00001"))
     assert {step: str(note).split(" trained")[0] for step, note in run.notes.items()} == {1: "a restart"}
@@ -450,19 +450,19 @@ def test_an_episode_that_is_logged_again_counts_once_and_not_where_it_contradict
 
 
 def test_a_name_that_several_prompts_share_is_several_groups(tmp_path: Path) -> None:
-    rows = [row(1, "g", trace(f"t{at}"), task={"hash": "ab"[at % 2]}) for at in range(4)]
+    rows = [row(1, "g", trace(f"t{index}"), task={"hash": "ab"[index % 2]}) for index in range(4)]
     run = assert_reduced(write(tmp_path, rows, [ship(0, 2), ship(2, 2), ship(1, 3)]))
     assert steps_of_groups(run) == {"2:g/math/a": 2, "3:g/math/b": 3}
 
 
 def test_groups_that_would_share_a_name_are_one_at_the_first_of_their_steps(tmp_path: Path) -> None:
-    rows = [row(3, "g", trace(f"t{at}"), task={"hash": "ab"[at % 2]}) for at in range(4)]
+    rows = [row(3, "g", trace(f"t{index}"), task={"hash": "ab"[index % 2]}) for index in range(4)]
     run = assert_reduced(write(tmp_path, [*rows, row(2, "g/math/a", trace("t7"), task={"hash": "a"})]))
     assert {group.group_id: group.size for group in run.groups} == {"2:g/math/a": 3, "3:g/math/b": 2}
 
 
 def test_several_agents_are_several_groups(tmp_path: Path) -> None:
-    named = [trace(f"t{at}", agent={"name": name}) for at, name in enumerate(("solver", "critic"), start=5)]
+    named = [trace(f"t{index}", agent={"name": name}) for index, name in enumerate(("solver", "critic"), start=5)]
     run = assert_reduced(write(tmp_path, [episode(0), row(1, "g", *named)], [ship(5, 2)]))
     assert set(steps_of_groups(run)) == {"1:g", "2:g/solver", "1:g/critic"}
     assert_reduced(write(tmp_path / "alone", [row(1, "g", *named)], [ship(5, 2)]))
@@ -470,7 +470,7 @@ def test_several_agents_are_several_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("branching", [0, 30])
 def test_a_trace_that_branches_is_reported_at_any_position(tmp_path: Path, branching: int) -> None:
-    rows = [episode(at) for at in range(31)]
+    rows = [episode(index) for index in range(31)]
     forked = tokens(-0.1, -0.2)
     rows[branching] = episode(branching, nodes=[*forked, forked[1]])
     run = assert_reduced(write(tmp_path, [*rows, episode(40, nodes=[*forked, *forked[1:] * 3])]))
@@ -487,9 +487,7 @@ def test_episodes_of_evaluations_are_left_out(tmp_path: Path) -> None:
 
 def test_groups_that_go_on_in_another_chunk_are_one_also_where_it_is_compressed(tmp_path: Path) -> None:
     for chunk in ("00000", "00001"):
-        write(
-            tmp_path, [episode(2 * int(chunk) + at, sent=2 - int(chunk)) for at in range(2)], [ship(0, 7)], chunk=chunk
-        )
+        write(tmp_path, [episode(2 * int(chunk) + i, sent=2 - int(chunk)) for i in range(2)], [ship(0, 7)], chunk=chunk)
     first = tmp_path / "traces" / "stream" / "00000.jsonl"
     first.with_name("00000.jsonl.zst").write_bytes(pa.compress(first.read_bytes(), codec="zstd", asbytes=True))
     first.unlink()
@@ -509,9 +507,9 @@ def test_groups_that_go_on_in_another_chunk_are_one_also_where_it_is_compressed(
     ],
 )
 def test_rounding_is_reported_where_all_values_are_rounded(tmp_path: Path, logprobs: list[Any]) -> None:
-    further = [episode(100 + at) for at in range(25 if len(logprobs) > 1 else 1)]
-    rows = [episode(at, nodes=tokens(*values)) for at, values in enumerate(logprobs)]
-    deep = [episode(50 + at, nodes=[*tokens(*values), {"parent": 1}]) for at, values in enumerate(logprobs)]
+    further = [episode(100 + index) for index in range(25 if len(logprobs) > 1 else 1)]
+    rows = [episode(index, nodes=tokens(*values)) for index, values in enumerate(logprobs)]
+    deep = [episode(50 + index, nodes=[*tokens(*values), {"parent": 1}]) for index, values in enumerate(logprobs)]
     assert_reduced(write(tmp_path / "short", [*further, *rows]))
     assert_reduced(write(tmp_path / "long", [*rows[:1], *further, *deep]))
 
@@ -524,9 +522,9 @@ ODD_KEYS = ("work", "step", "type", "id", "info", "kind", "ship", "dispatch", "g
     ("key", "value"),
     [
         (key, value)
-        for at, key in enumerate(ODD_KEYS)
+        for index, key in enumerate(ODD_KEYS)
         for number, value in enumerate(STRANGE)
-        if (at + number) % 10 == 0
+        if (index + number) % 10 == 0
     ],
 )  # each value in one of the places, each place with a tenth of the values
 def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str, value: Any) -> None:
@@ -541,7 +539,7 @@ def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str, 
 
 
 def test_traces_without_a_name_are_in_no_batch_and_repeat_nothing(tmp_path: Path) -> None:
-    rows = [row(at, "g", trace(name)) for at, name in enumerate((None, 7, None, 7))]
+    rows = [row(index, "g", trace(name)) for index, name in enumerate((None, 7, None, 7))]
     run = assert_reduced(write(tmp_path, rows, [ship(0, 7)]))
     assert [(group.step, group.size) for group in run.groups] == [(0, 4)]
 

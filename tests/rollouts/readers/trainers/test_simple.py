@@ -134,10 +134,10 @@ def test_ragen_rows_without_a_group_are_set_aside(tmp_path: Path) -> None:
 )
 def test_odd_cells_mean_the_same_in_columns_and_row_by_row(tmp_path: Path, name: str, usual: dict[str, Any]) -> None:
     entries = [(key, entry) for key, cell in usual.items() if isinstance(cell, dict) for entry in cell]
-    for at, (key, entry) in enumerate([*((key, None) for key in usual), *entries]):
+    for index, (key, entry) in enumerate([*((key, None) for key in usual), *entries]):
         odd = [usual | {key: cell if entry is None else usual[key] | {entry: cell}} for cell in STRANGE]
         rows = [usual, *odd, {}, usual]
-        assert_reduced_alike(write_lines(tmp_path / str(at) / name, *rows))
+        assert_reduced_alike(write_lines(tmp_path / str(index) / name, *rows))
 
 
 RLINF_LOG = REPOSITORY / "fixtures/logs/rlinf"
@@ -250,12 +250,12 @@ def test_a_dump_under_another_name_is_a_batch_and_not_taken_for_samples_of_one_p
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["domain", *sorted(line())])
 def test_an_odd_element_has_the_answer_of_the_row_reader(tmp_path: Path, key: str) -> None:
-    for at, value in enumerate(STRANGE):
+    for index, value in enumerate(STRANGE):
         usual = line(domain=["math"] * 4, prompt=["p", "p", "é", "é"])
         odd = usual | {key: [value, *usual[key][1:]]}
         for step, rows in enumerate(([usual, odd], [odd])):
-            write_lines(tmp_path / f"{at}/rollout_dump_data.step_{step}.jsonl", *rows, ended=step == 0)
-        assert_reduced_alike(tmp_path / str(at))
+            write_lines(tmp_path / f"{index}/rollout_dump_data.step_{step}.jsonl", *rows, ended=step == 0)
+        assert_reduced_alike(tmp_path / str(index))
 
 
 def test_tinker_summaries_hold_rewards_only() -> None:

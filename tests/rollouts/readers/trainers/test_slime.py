@@ -50,7 +50,7 @@ def test_groups_tokens_and_what_a_filter_hides(path: Path) -> None:
 
 
 def test_of_several_rewards_the_first_or_the_named_one_counts(tmp_path: Path) -> None:
-    both = [sample(at, reward={"accuracy": float(at), "format": 1.0}) for at in range(2)]
+    both = [sample(index, reward={"accuracy": float(index), "format": 1.0}) for index in range(2)]
     folder = archive(tmp_path / "rollout_data" / "3.pt", {"rollout_id": 3, "samples": both}).parent.parent
     assert rewards_of(read_run(folder)) == {"3:0": (0.0, 1.0)}
     assert rewards_of(read_run(folder, naming(reward="format"))) == {"3:0": (1.0, 1.0)}
@@ -134,7 +134,7 @@ def test_tokens_that_contradict_themselves_are_of_no_use(cells: dict[str, Any], 
 def test_keys_that_are_no_texts_cost_nothing(tmp_path: Path, key: Any, rewards_only: bool) -> None:
     odd = {key: 1, "b": 2}
     cells = [odd, {"prompt": [odd]}, {"prompt": odd, "response": odd}, {"metadata": {key: odd}}, {"status": odd}]
-    samples = [{**sample(at), **cell} for at, cell in enumerate(cells)]
+    samples = [{**sample(index), **cell} for index, cell in enumerate(cells)]
     file = archive(tmp_path / "rollout_data" / "3.pt", {"rollout_id": 3, "samples": samples, key: 0})
     run = read_run(file.parent.parent, rewards_only=rewards_only)
     assert (rewards_of(run), set_aside(run)) == ({"3:0": (1.0,) * 5}, {})
@@ -167,7 +167,7 @@ def test_an_evaluation_is_grouped_by_prompts_and_told_from_training(tmp_path: Pa
     """slime numbers the samples of each data set from 0, and no group."""
     numbered = [("a", 1.0), ("a", 0.0), ("b", 0.0), ("b", 0.0), ("c", 1.0), ("c", 1.0)]
     samples = [
-        sample(at % 4, group_index=None, reward=reward, prompt=prompt) for at, (prompt, reward) in enumerate(numbered)
+        sample(i % 4, group_index=None, reward=reward, prompt=prompt) for i, (prompt, reward) in enumerate(numbered)
     ]
     run = read_run(archive(tmp_path / "rollout_data/eval_7.pt", {"rollout_id": 7, "samples": samples}))
     assert run.source.format == "slime-eval"

@@ -41,7 +41,7 @@ def test_open_instruct_prompts_of_one_text_stay_apart_by_prompt_idx(tmp_path: Pa
 
 
 def test_open_instruct_is_regrouped_by_tokens_where_prompt_idx_mixes_prompts(tmp_path: Path) -> None:
-    rows = [trace_row(prompt_idx=at // 2, prompt_tokens=[prompt]) for at, prompt in enumerate((1, 2, 2))]
+    rows = [trace_row(prompt_idx=index // 2, prompt_tokens=[prompt]) for index, prompt in enumerate((1, 2, 2))]
     run = read_run(write_lines(tmp_path / "a_rollouts_000000.jsonl", *rows, trace_row(step=2)))
     assert [group.size for group in run.groups] == [1, 2, 1]
     assert "At 1 step prompt_idx mixes prompts" in run.source.inferred[0]
@@ -82,7 +82,7 @@ def test_nemo_rl_with_dynamic_sampling_takes_the_trained_rewards_and_says_what_i
 def test_nemo_rl_rows_that_hold_only_a_reward_before_the_filter_are_no_rollouts(tmp_path: Path) -> None:
     """As its synchronous trainer writes them: all rewards first, and beside them what is left of the other lists."""
     rows = list(map(json.loads, (LOGS / "nemo_rl/exp_001/train_data_step1.jsonl").read_text().splitlines()))
-    left = [{"rewards": [at / 4], "filtered_rewards": [float(at)], **rows[at]} for at in range(2)]
+    left = [{"rewards": [index / 4], "filtered_rewards": [float(index)], **rows[index]} for index in range(2)]
     lost = [{"rewards": [1.0], **{key: [] for key in rows[0] if key != "rewards"}, "filtered_rewards": []}] * 2
     run = read_run(write_lines(tmp_path / "train_data_step7.jsonl", *left, *lost))
     assert ([group.rewards for group in run.groups], set_aside(run)) == ([(0.0, 1.0)], {})

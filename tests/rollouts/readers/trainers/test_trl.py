@@ -398,7 +398,7 @@ def batch(**cells: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("key", "cell"),
-    [(key, cell) for at, key in enumerate(KEYS) for number, cell in enumerate(CELLS) if (at + number) % 3 == 0],
+    [(key, cell) for index, key in enumerate(KEYS) for number, cell in enumerate(CELLS) if (index + number) % 3 == 0],
 )  # each cell in two or three of the columns
 def test_each_odd_cell_alone_has_the_answer_of_the_row_reader(tmp_path: Path, key: str, cell: Any) -> None:
     odd = batch(entropy=[0.1] * ROWS)

@@ -86,7 +86,7 @@ def test_steps_of_which_neighbors_share_a_prompt_are_cut_as_the_others(tmp_path:
 def test_a_group_size_that_changes_is_read_from_prompts_and_advantages(tmp_path: Path) -> None:
     dead, live = [0.0] * 8, [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
     for step, (size, rewards) in enumerate([(4, dead), (4, live), (4, dead), (2, live), (2, dead)], start=1):
-        write_file(tmp_path, step, rows([str(at // size) for at in range(8)], rewards, size))
+        write_file(tmp_path, step, rows([str(index // size) for index in range(8)], rewards, size))
     run = read_run(tmp_path)
     assert [group.size for group in run.groups] == [4] * 6 + [2] * 8
     assert "The group size changes: groups are blocks of 4 and 2 rows" in run.source.inferred[-1]
