@@ -26,7 +26,7 @@ from gradscope.results.source import BROKEN_REWARD
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 
-_NOT_FINITE = frozenset({"nan", "inf", "infinity"})
+_NON_FINITE_WORDS = frozenset({"nan", "inf", "infinity"})
 ABSENT = object()  # stands for a key that a row does not have
 
 
@@ -80,7 +80,7 @@ def logged_number(value: Any) -> float | None:
         >>> logged_number(2), logged_number("NaN"), logged_number(True), logged_number("cosine")
         (2.0, nan, None, None)
     """
-    if isinstance(value, str) and value.lower().strip("+-") in _NOT_FINITE:
+    if isinstance(value, str) and value.lower().strip("+-") in _NON_FINITE_WORDS:
         return float(value)
     if isinstance(value, (bool, str)) or not isinstance(value, (int, float)):
         return None
@@ -108,9 +108,9 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(_json(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _json(value: Any, **how: Any) -> str:
+def _json(value: Any, **options: Any) -> str:
     try:
-        return json.dumps(value, default=str, **how)
+        return json.dumps(value, default=str, **options)
     except TypeError:  # the keys of a pickle's dictionaries may be of any types, even without an order
         return json.dumps(repr(value))
 
@@ -437,9 +437,9 @@ def numbers_with_gaps(value: Any, length: int) -> tuple[float, ...] | None:
     kinds = set(map(type, value))
     if kinds <= {float, int}:  # at once, in a tenth of the time
         with suppress(OverflowError):
-            plain = tuple(map(float, value) if int in kinds else value)
-            if _all_finite(plain):
-                return plain
+            converted = tuple(map(float, value) if int in kinds else value)
+            if _all_finite(converted):
+                return converted
     return tuple(math.nan if number is None else number for number in map(finite_or_none, value))
 
 

@@ -27,22 +27,22 @@ _BUFFER = 1 << 16
 """Bytes of a Parquet file that are read at once: else its first rows cost as much as all of their row group."""
 
 
-def read_parquet(path: Path, *, without: Container[str] = ()) -> pa.Table:
-    """A Parquet file, without the columns in ``without``; one that names a column twice is an :class:`InputError`."""
+def read_parquet(path: Path, *, excluded: Container[str] = ()) -> pa.Table:
+    """A Parquet file without ``excluded`` columns; one that names a column twice is an :class:`InputError`."""
     with open_parquet(path) as file:  # given its path, Arrow would make a column of a folder named "a=1"
-        return table_in(path, file, without=without)
+        return table_in(path, file, excluded=excluded)
 
 
-def table_in(path: Path, file: pq.ParquetFile, *, without: Container[str]) -> pa.Table:
+def table_in(path: Path, file: pq.ParquetFile, *, excluded: Container[str]) -> pa.Table:
     """:func:`read_parquet` of an open file."""
-    twice = first_duplicate(file.schema_arrow.names)
-    if twice is not None:
-        raise InputError(f"{path}: {TWICE.format(twice)}.", hint="Write each column under a name of its own.")
-    chosen = [name for name in file.schema_arrow.names if name not in without]
+    duplicate = first_duplicate(file.schema_arrow.names)
+    if duplicate is not None:
+        raise InputError(f"{path}: {TWICE.format(duplicate)}.", hint="Write each column under a name of its own.")
+    chosen = [name for name in file.schema_arrow.names if name not in excluded]
     kinds = [file.schema_arrow.field(name).type for name in chosen]
     are_narrow = all(pa.types.is_primitive(kind) or pa.types.is_dictionary(kind) for kind in kinds)
-    most = max(_MANY // max(len(chosen), 1), _CHUNK)  # numbers that repeat take no more of a file than one of them
-    size = _rows_at_once(file.metadata, most) if are_narrow else _CHUNK
+    max_rows = max(_MANY // max(len(chosen), 1), _CHUNK)  # numbers that repeat take no more of a file than one of them
+    size = _rows_at_once(file.metadata, max_rows) if are_narrow else _CHUNK
     batches = list(_batches(path, file, columns=chosen, size=size))
     table = pa.Table.from_batches(batches, schema=None if batches else file.schema_arrow).select(chosen)
     return table.replace_schema_metadata(file.schema_arrow.metadata)
@@ -61,23 +61,23 @@ def parquet_batches(
     with open_parquet(path) as file:
         present = file.schema_arrow.names
         chosen = [name for name in dict.fromkeys(present) if names is None or name in names or name in texts]
-        twice, size, metadata = first_duplicate(present), path.stat().st_size, file.metadata
-    kinds = {} if twice else {name: file.schema_arrow.field(name).type for name in chosen}
+        duplicate, size, metadata = first_duplicate(present), path.stat().st_size, file.metadata
+    kinds = {} if duplicate else {name: file.schema_arrow.field(name).type for name in chosen}
     folded = [name for name, kind in kinds.items() if kind in (pa.string(), pa.large_string())]
     rows_of, at_once = max(metadata.num_rows, 1), _rows_at_once(metadata, _CHUNK if names is None else _MANY)
     bounds = first_rows(metadata)
     with open_parquet(path, read_dictionary=folded) as file:
         done = 0
-        for batch in _batches(path, file, columns=[] if twice else chosen, size=at_once, texts=texts):
+        for batch in _batches(path, file, columns=[] if duplicate else chosen, size=at_once, texts=texts):
             done += batch.num_rows
-            yield batch, size * done // rows_of, bounds, twice
+            yield batch, size * done // rows_of, bounds, duplicate
 
 
-def _rows_at_once(metadata: pq.FileMetaData, most: int) -> int:
+def _rows_at_once(metadata: pq.FileMetaData, max_rows: int) -> int:
     """How many rows of a Parquet file a batch of columns has."""
     num_bytes: int = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     num_rows: int = metadata.num_rows
-    return min(max(_LARGE * num_rows // max(num_bytes, 1), _BATCH), most)
+    return min(max(_LARGE * num_rows // max(num_bytes, 1), _BATCH), max_rows)
 
 
 def first_rows(metadata: pq.FileMetaData) -> list[int]:
@@ -104,16 +104,16 @@ def read_parquet_rows(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a Parquet file, each with its ``file:row`` and all cells or those of ``columns``."""
     with open_parquet(path) as file:
-        twice = first_duplicate(names := file.schema_arrow.names)
+        duplicate = first_duplicate(names := file.schema_arrow.names)
         number, size = 0, path.stat().st_size
         for batch in _batches(path, file, None if columns is None else [name for name in names if name in columns]):
             quarantine.count_read(size * batch.num_rows // max(file.metadata.num_rows, 1), batch.num_rows)
             for row in batch.to_pylist():
                 number += 1
-                if twice is None:
+                if duplicate is None:
                     yield f"{path}:{number}", row
                 else:
-                    quarantine.add(TWICE.format(twice), f"{path}:{number}")
+                    quarantine.add(TWICE.format(duplicate), f"{path}:{number}")
 
 
 def _batches(
@@ -138,7 +138,7 @@ def _batches(
 
 
 @contextmanager
-def open_parquet(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
+def open_parquet(path: Path, **options: Any) -> Iterator[pq.ParquetFile]:
     """An open Parquet file; errors of reading it become an :class:`InputError`."""
     import pyarrow.parquet as pq  # 30 ms that no other log needs
 
@@ -150,7 +150,7 @@ def open_parquet(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
                 pre_buffer=False,
                 buffer_size=_BUFFER,
                 page_checksum_verification=True,
-                **how,
+                **options,
             ) as file,
         ):
             yield file
@@ -177,5 +177,5 @@ def _as_parquet(path: Path, stream: IO[bytes]) -> pa.BufferReader:
                 raise InputError(f"{path} unpacks to more than {in_mib(max_unpacked(path))}.", hint=raise_limits(path))
             batches.append(batch)
         table = pa.Table.from_batches(batches, schema=reader.schema)
-    pq.write_table(table, made := pa.BufferOutputStream())
-    return pa.BufferReader(made.getvalue())
+    pq.write_table(table, sink := pa.BufferOutputStream())
+    return pa.BufferReader(sink.getvalue())

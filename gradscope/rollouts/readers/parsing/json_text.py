@@ -60,27 +60,28 @@ def nums_ids(cells: Sequence[Any], depth: int = 1) -> Counts:
     return _lengths(cells, _NO_ID_CELLS, ID_CELLS, depth)
 
 
-def _lengths(cells: Sequence[Any], strange: bytes, plain: bytes, depth: int) -> Counts:
+def _lengths(cells: Sequence[Any], foreign: bytes, cell_letters: bytes, depth: int) -> Counts:
     """Lengths of JSON lists: where one look at all texts together says that they are such, only commas are counted."""
     texts = cells if {Raw, bytes}.issuperset(map(type, cells)) else jsons_of(cells)
     letters = np.frombuffer(joined := b"\n".join(texts), np.uint8)
     breaks = np.flatnonzero(letters == _NEWLINE)
     if len(breaks) >= max(len(texts), 1):  # some are laid out over several lines
-        return _lengths([Raw(bytes(text).replace(b"\n", b" ")) for text in texts], strange, plain, depth)
+        return _lengths([Raw(bytes(text).replace(b"\n", b" ")) for text in texts], foreign, cell_letters, depth)
     starts, ends = np.append(0, breaks + 1)[: len(texts)], np.append(breaks, len(letters))[: len(texts)]
     are_lists = bool((ends - starts >= 2 * depth).all()) and all(
-        (letters[starts + at] == _OPEN).all() and (letters[ends - 1 - at] == _CLOSE).all() for at in range(depth)
+        (letters[starts + index] == _OPEN).all() and (letters[ends - 1 - index] == _CLOSE).all()
+        for index in range(depth)
     )
     num_lists = count_of(letters, _OPEN) if are_lists else 0
     counts = np.zeros(len(texts), dtype=np.int64)
-    if num_lists == depth * len(texts) and not any(letter in joined for letter in strange):
+    if num_lists == depth * len(texts) and not any(letter in joined for letter in foreign):
         counts = np.add.reduceat(letters == _COMMA, starts, dtype=np.int32)
     lengths = counts + 1
-    for at in np.flatnonzero(counts == 0).tolist():
-        text = bytes(texts[at])
+    for index in np.flatnonzero(counts == 0).tolist():
+        text = bytes(texts[index])
         is_nested = text[:depth] == b"[" * depth and text[-depth:] == b"]" * depth  # and not [[1], 2]
-        length = flat_length(text[depth - 1 : len(text) + 1 - depth] if is_nested else b"", plain)
-        lengths[at] = OF_NULL if text == b"null" else length
+        length = flat_length(text[depth - 1 : len(text) + 1 - depth] if is_nested else b"", cell_letters)
+        lengths[index] = OF_NULL if text == b"null" else length
     return lengths
 
 
@@ -99,9 +100,9 @@ def digests_of_ids(texts: Sequence[bytes]) -> list[str]:
     are_spaced = joined.count(b",") == joined.count(b", ") == joined.count(b" ")  # as json.dumps writes them
     are_spaced &= not any(space in joined for space in b"\t\n\r")
     digests = list(map(_digest_of_spaced if are_spaced else ids_digest, texts))
-    for at in np.flatnonzero(nums_ids(texts) < 0).tolist():  # perhaps with ids below zero
-        ids = token_ids(json.loads(texts[at]))
-        digests[at] = "" if ids is None else digest(ids)
+    for index in np.flatnonzero(nums_ids(texts) < 0).tolist():  # perhaps with ids below zero
+        ids = token_ids(json.loads(texts[index]))
+        digests[index] = "" if ids is None else digest(ids)
     return digests
 
 

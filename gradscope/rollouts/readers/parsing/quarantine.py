@@ -88,8 +88,8 @@ class QuarantineLog:
             return order.get(file, 0), int(line) if line.isdecimal() else 0
 
         for reason, (count, first) in other._by_reason.items():
-            own, own_first = self._by_reason.get(reason, (0, first))
-            self._by_reason[reason] = (own + count, min(own_first, first, key=order_of))
+            num_rows, earliest = self._by_reason.get(reason, (0, first))
+            self._by_reason[reason] = (num_rows + count, min(earliest, first, key=order_of))
             self._files[reason] = self._files.get(reason, set()) | other._files[reason]
         self._lost |= other._lost
         self._lines.update(other._lines)
@@ -155,7 +155,7 @@ def filter_caveat(filter: str) -> str:
 TEXT_ONLY = "The log holds text without token ids: it serves degeneracy, passk and check, not rank or replay."
 """For ``Source.missing``."""
 
-SEVERAL = (
+BRANCHED = (
     "Some rollouts are several sequences (branches of a trace, outputs of a session): the reward of each counts once, "
     "and the tokens of all its sequences."
 )

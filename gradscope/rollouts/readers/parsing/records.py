@@ -1,6 +1,6 @@
-"""What a reader is asked, and what its answer is made of: flat records, groups of these, a run.
+"""The request to a reader and what it returns: flat records, groups of them, a run.
 
-Groups are built from the records of any log, in the order of first appearance. How completions ended is told in the
+Groups are built from the records of any log, in the order of first appearance. How a completion ended is read from the
 words of trainers, engines and services.
 """
 
@@ -237,15 +237,19 @@ def describe_groups(groups: Sequence[RolloutGroup]) -> tuple[str, ...]:
     if usual % 2 == 0 and usual // 2 in levels:  # more than half of the run was logged twice
         usual //= 2
     times = np.rint(numbers / usual)
-    again = (times > 1) & (np.abs(numbers / np.maximum(times, 1) / usual - 1) <= _NEAR)
-    once = numbers[~again]
-    if not again.any() or len(once) < 2 or once.max() > (1 + _NEAR) * usual:
+    is_repeated = (times > 1) & (np.abs(numbers / np.maximum(times, 1) / usual - 1) <= _NEAR)
+    once = numbers[~is_repeated]
+    if not is_repeated.any() or len(once) < 2 or once.max() > (1 + _NEAR) * usual:
         return sentences
-    which = f"steps {as_ranges(steps[again].tolist())} have" if again.sum() > 1 else f"step {steps[again][0]} has"
-    rollouts = f"{numbers[again].sum():,} rollouts, where others have {usual:,} a step"
+    repeats = (
+        f"steps {as_ranges(steps[is_repeated].tolist())} have"
+        if is_repeated.sum() > 1
+        else f"step {steps[is_repeated][0]} has"
+    )
+    rollouts = f"{numbers[is_repeated].sum():,} rollouts, where others have {usual:,} a step"
     return (
         *sentences,
-        f"{TWICE_LOGGED}: {which} {rollouts}, and no id tells a resumed run's samples from the earlier ones.",
+        f"{TWICE_LOGGED}: {repeats} {rollouts}, and no id tells a resumed run's samples from the earlier ones.",
     )
 
 
@@ -253,10 +257,10 @@ DIFFER, TWICE_LOGGED = "Groups differ in size", "Perhaps logged twice"
 _NEAR = 0.1  # relative distance from a multiple of the usual size that a step may have, since rows may be set aside
 
 
-def common_advantage(own: float | None, sequences: Sequence[Tokens]) -> float | None:
+def common_advantage(default: float | None, sequences: Sequence[Tokens]) -> float | None:
     """The advantage of all sampled tokens; None where they differ, the rollout's own where tokens lack one."""
     if any(tokens.token_advantages is None for tokens in sequences):
-        return own
+        return default
     levels = {tokens.advantage for tokens in sequences if any(tokens.mask)}
     return levels.pop() if len(levels) == 1 else None
 
@@ -282,11 +286,13 @@ def peek(path: Path, quarantine: QuarantineLog | None = None, *, num_rows: int =
 def has_more_rows(path: Path, searched: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a log may go on below the rows that were searched, with other settings, say."""
     files = expand(path)
-    return len(searched) >= NUM_SEARCHED or len(files) > 1 or any(one.stat().st_size >= _MAX_PEEKED for one in files)
+    return len(searched) >= NUM_SEARCHED or len(files) > 1 or any(file.stat().st_size >= _MAX_PEEKED for file in files)
 
 
 @lru_cache(maxsize=4)
-def _first_rows(file: Path, size: int, written: int, num_rows: int) -> tuple[tuple[dict[str, Any], ...], QuarantineLog]:
+def _first_rows(
+    file: Path, size: int, modified: int, num_rows: int
+) -> tuple[tuple[dict[str, Any], ...], QuarantineLog]:
     """The first rows of a file and the rows set aside before them, cached since every format asks for them."""
     met, rows = WatchedLog(no_progress, ()), []
     with open_file(file) as stream:
@@ -346,8 +352,8 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
     may_be_shuffled = NUM_SEARCHED <= len(rows) > len(times)
     num_bytes = len(str(rows[:_NUM_PEEKED])) / _NUM_PEEKED if may_be_shuffled else 0
     if likest[0][0] < _NUM_SHUFFLED * num_bytes:  # of more rows, copies would lie too far apart
-        more = (islice(read_rows(file, QuarantineLog(), keys), _NUM_SHUFFLED) for _, file in likest)
-        times = times_of(row for rows in more for _, row in rows)
+        readings = (islice(read_rows(file, QuarantineLog(), keys), _NUM_SHUFFLED) for _, file in likest)
+        times = times_of(row for rows in readings for _, row in rows)
     groups = {content[:2] for content in times}
     ((usual, num_rows),) = Counter(times.values()).most_common(1) or [(1, 0)]
     if usual > 1 and num_rows > max(_FEW_TEXTS, _NEARLY_ALL * len(times)) and len(times) > _TOLD_APART * len(groups):

@@ -249,7 +249,7 @@ class CsvRows:
         self._row_lines: list[bytes] = []
         self.num_lines = int(separator is not None)  # lines of the rows so far
         self._size = 0
-        self._most = self._left = allowed(MAX_ROW)
+        self._max_size = self._left = allowed(MAX_ROW)
         self._reader = partial(csv.reader, strict=True, delimiter=self.delimiter)
         self._rows = self._reader(self._lines())
         self.before_header: list[tuple[int, str]] = []
@@ -322,8 +322,8 @@ class CsvRows:
                 line = line.removeprefix(BOM)
             self._row_lines.append(line)
             self._size += len(line)
-            if self._size > self._most:
-                raise csv.Error(f"it is longer than {in_mib(self._most)}")
+            if self._size > self._max_size:
+                raise csv.Error(f"it is longer than {in_mib(self._max_size)}")
             yield line.decode("utf-8", "surrogateescape")
 
     def _cells(self) -> tuple[int, list[str] | str, int] | None:
@@ -334,22 +334,22 @@ class CsvRows:
             return None
         except csv.Error as error:
             size = len(self._row_lines[0])
-            return first, self._given_up(str(error)), size
+            return first, self._skip_broken(str(error)), size
         size = self._size
         self.num_lines += len(self._row_lines)
         self._forget()
         return first, cells, size
 
-    def _given_up(self, why: str) -> str:
+    def _skip_broken(self, why: str) -> str:
         """Resume at the line after the first of the failed row."""
-        again = self._row_lines[1:]
-        self._left -= sum(map(len, again))
+        following = self._row_lines[1:]
+        self._left -= sum(map(len, following))
         if self._left < 0:
             raise InputError(
                 f"{self._path} has so many quotes that are not closed that its rows cannot be told apart.",
                 hint="Write the file again with a CSV library.",
             )
-        self._waiting.extendleft(reversed(again))
+        self._waiting.extendleft(reversed(following))
         self.num_lines += 1
         self._forget()
         self._rows = self._reader(self._lines())
@@ -391,21 +391,23 @@ def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
     """
     if path.is_dir():
         for pattern in patterns:
-            alike = path.glob(pattern + "*" * pattern.endswith(".jsonl"))
-            fit = [file for file in alike if file.is_file() and (file.match(pattern) or _unpacked(file).match(pattern))]
+            candidates = path.glob(pattern + "*" * pattern.endswith(".jsonl"))
+            fit = [
+                file
+                for file in candidates
+                if file.is_file() and (file.match(pattern) or _unpacked(file).match(pattern))
+            ]
             if fit:
                 return tuple(sorted(_each_once(fit), key=natural_path))
         return ()
     names = {PurePath(pattern).name for pattern in patterns}
-    return tuple(
-        file for file in expand(path) if any(of.match(name) for name in names for of in (file, _unpacked(file)))
-    )
+    return tuple(file for file in expand(path) if any(map(file.match, names)) or any(map(_unpacked(file).match, names)))
 
 
 def _each_once(files: Iterable[Path]) -> list[Path]:
     """Files without the compressed ones that lie beside the same uncompressed, as ``gzip -k`` leaves them."""
     named = {file: _unpacked(file) for file in files}
-    return [file for file, of in named.items() if of is file or of not in named]
+    return [file for file, unpacked in named.items() if unpacked is file or unpacked not in named]
 
 
 def _unpacked(file: Path) -> Path:
@@ -482,8 +484,8 @@ def entry_in(cell: Any, path: str) -> Any:
     """
     if not isinstance(cell, Mapping):
         return msgspec.UNSET
-    of, dot, within = path.partition(".")
-    return cell[path] if path in cell else entry_in(cell.get(of), within) if dot else msgspec.UNSET
+    head, dot, tail = path.partition(".")
+    return cell[path] if path in cell else entry_in(cell.get(head), tail) if dot else msgspec.UNSET
 
 
 def table_rows(document: Mapping[str, Any]) -> list[Any] | None:
@@ -499,13 +501,13 @@ def table_rows(document: Mapping[str, Any]) -> list[Any] | None:
             dict(zip(names, row, strict=True)) if isinstance(row, list) and len(row) == size else row for row in rows
         ]
     # else columns, some of text and some of numbers, each an object with the same numbers of rows as keys
-    columns = [of for of in document.values() if isinstance(of, dict)]
-    kinds = [set(map(type, of.values())) for of in columns]
+    columns = [column for column in document.values() if isinstance(column, dict)]
+    kinds = [set(map(type, column.values())) for column in columns]
     are_of_both = {str} in kinds and any(kind <= {int, float, bool} for kind in kinds)
     keys = list(map(str, range(len(columns[0])))) if are_of_both else []
-    if not keys or len(columns) < len(document) or any(list(of) != keys for of in columns):
+    if not keys or len(columns) < len(document) or any(list(column) != keys for column in columns):
         return None
-    return [dict(zip(document, row, strict=True)) for row in zip(*(of.values() for of in columns), strict=True)]
+    return [dict(zip(document, row, strict=True)) for row in zip(*(column.values() for column in columns), strict=True)]
 
 
 def undecoded_rows(data: bytes) -> Sequence[bytes | msgspec.Raw]:

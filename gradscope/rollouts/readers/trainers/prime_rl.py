@@ -31,7 +31,7 @@ from gradscope.rollouts.readers import run_files
 from gradscope.rollouts.readers.format import Format, IfNoted, Reading, RowFormat, has_keys, has_row, interpreted_by
 from gradscope.rollouts.readers.parsing.cells import cut_sequence, digest, list_of, mapping_of, number_in_name, text_of
 from gradscope.rollouts.readers.parsing.quarantine import (
-    SEVERAL,
+    BRANCHED,
     QuarantineLog,
     UnusableRowError,
     WatchedLog,
@@ -257,7 +257,7 @@ def _read(request: ReadRequest) -> Run:
             f"prime-rl traces, {counted(len(files), 'file')}",
             files=(*files, *batch_files),
             inferred=[
-                *(sentence for sentence in (episodes.AGENTS, SEVERAL) if sentence in layout.noted),
+                *(sentence for sentence in (episodes.AGENTS, BRANCHED) if sentence in layout.noted),
                 *(["Rollouts were read from all/, their advantages from effective/."] if batches.rollouts else []),
             ],
             missing=[] if everything else [_ONLY_EFFECTIVE],

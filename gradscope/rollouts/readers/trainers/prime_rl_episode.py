@@ -25,7 +25,7 @@ from gradscope.results.source import BROKEN_REWARD
 from gradscope.rollouts.arrays import Counts, Floats, to_floats
 from gradscope.rollouts.groups import REWARD, UNKNOWN, Tokens
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, UnusableRowError
+from gradscope.rollouts.readers.parsing.quarantine import BRANCHED, QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record, common_advantage
 from gradscope.rollouts.readers.parsing.tables import read_jsonl
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, Note, records_in
@@ -451,7 +451,7 @@ def columns_of(
     def details(at: int) -> dict[str, Any]:
         line, trace = rollouts[at].line, trace_at(at)
         if trace.earlier:
-            note(SEVERAL)
+            note(BRANCHED)
         policy = parse.mapping_of(parse.mapping_of(parse.mapping_of(line.get("run")).get("work")).get("policy"))
         first, last = parse.whole_number(policy.get("start")), parse.whole_number(policy.get("end"))
         return {
@@ -525,7 +525,7 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
         """How lines are read as columns."""
         first, discarded = islice(read_jsonl(files[0], QuarantineLog()), _NUM_PEEKED), QuarantineLog()
         deque(records_in(self.columns_of_cells, files[0], first, discarded, self.noted.add), maxlen=0)
-        may_branch = SEVERAL in self.noted
+        may_branch = BRANCHED in self.noted
 
         def to_columns(episodes: Sequence[Episode], path: Path) -> Columns:
             if (single := None if any(map(self.is_left_out, episodes)) else _single_agents(episodes)) is not None:

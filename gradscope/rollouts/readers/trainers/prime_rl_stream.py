@@ -25,7 +25,7 @@ from gradscope.reason import Reason
 from gradscope.rollouts.arrays import Counts, Flags, Floats, to_floats, to_strings, to_texts
 from gradscope.rollouts.groups import REWARD, GroupsOfTable, RewardTable, RolloutGroup
 from gradscope.rollouts.readers.parsing.cells import finite_or_none, list_of, mapping_of, whole_number
-from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, WatchedLog
+from gradscope.rollouts.readers.parsing.quarantine import BRANCHED, QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.reduction.columns import Columns, Note
@@ -405,7 +405,7 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
             files=(*files, *annotation_files),
             inferred=[
                 *([_FIRST] if record_batches else []),
-                *(sentence for sentence in (episodes.AGENTS, SEVERAL) if sentence in noted),
+                *(sentence for sentence in (episodes.AGENTS, BRANCHED) if sentence in noted),
             ],
             missing=[
                 *([] if record_batches else [_NO_BATCHES]),

@@ -30,7 +30,7 @@ from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_k
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.columnar import read_parquet
 from gradscope.rollouts.readers.parsing.quarantine import (
-    SEVERAL,
+    BRANCHED,
     TEXT_ONLY,
     QuarantineLog,
     UnusableRowError,
@@ -199,7 +199,7 @@ def _rows(rows: Cells, *, part: str | None, index: str = "index", has_tokens: bo
         return {**of_text, "tokens": logged_tokens(rows.rows[at]), "earlier": before}
 
     are_several = np.array([bool(parse.list_of(cell)) for cell in earlier], dtype=np.bool_)
-    return _sample_columns(rows, part=part, index=index, details=details, noted={SEVERAL: are_several})
+    return _sample_columns(rows, part=part, index=index, details=details, noted={BRANCHED: are_several})
 
 
 SLIME = RowFormat(
@@ -211,7 +211,7 @@ SLIME = RowFormat(
     rows_of=_training_rows,
     survey=_survey_rewards,
     columns=_columns_by(_rows, _training_rows),
-    inferred=(IfNoted(SEVERAL),),
+    inferred=(IfNoted(BRANCHED),),
     missing=(filter_caveat("slime's dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),),
     completes=with_run_files,
     takes=frozenset({"reward_column"}),
@@ -309,7 +309,7 @@ def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
         index=_INDEX,
         details=details,
         flaw=lambda at: why if isinstance(why := sequences[at], str) else None,
-        noted={_NO_COLUMNS: np.array([cells["columns"] is None for cells in rows.rows]), SEVERAL: np.array(several)},
+        noted={_NO_COLUMNS: np.array([cells["columns"] is None for cells in rows.rows]), BRANCHED: np.array(several)},
     )
 
 
@@ -321,7 +321,7 @@ MILES = RowFormat(
     rows_of=_miles_rows,
     survey=_survey_rewards,
     columns=_columns_by(_miles_columns, _miles_rows),
-    inferred=(IfNoted(SEVERAL),),
+    inferred=(IfNoted(BRANCHED),),
     missing=(
         _NO_COLUMNS,
         filter_caveat("miles' dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),

@@ -122,7 +122,7 @@ def read_step_file(path: Path, functions: Sequence[str] = (), *, in_full: bool =
     is_text = pa.types.is_string(types["prompt"]) or pa.types.is_large_string(types["prompt"])
     if saved is None:
         with open_parquet(path, read_dictionary=["prompt"] if is_text else None) as file:
-            cells = table_in(path, file, without=types.keys() - read)
+            cells = table_in(path, file, excluded=types.keys() - read)
     else:
         cells = saved.select([name for name in types if name in read])
     if not len(cells):
@@ -179,10 +179,10 @@ def _as_utf8(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def rows_in(path: Path, *, without: Container[str] = ()) -> list[dict[str, Any]]:
+def rows_in(path: Path, *, excluded: Container[str] = ()) -> list[dict[str, Any]]:
     """The rows of a file of completions, but for some columns."""
-    table = read_parquet(path, without=without) if path.suffix == ".parquet" else _saved_table(path)
-    rows: list[dict[str, Any]] = table.select([name for name in table.column_names if name not in without]).to_pylist()
+    table = read_parquet(path, excluded=excluded) if path.suffix == ".parquet" else _saved_table(path)
+    rows: list[dict[str, Any]] = table.select([name for name in table.column_names if name not in excluded]).to_pylist()
     return rows
 
 
@@ -354,7 +354,7 @@ def _same_rows(first: StepFile, second: StepFile) -> bool:
     )
     if not all(are_same):
         return False
-    rows = (map(repr, rows_in(file.path, without={"step"})) for file in (first, second))
+    rows = (map(repr, rows_in(file.path, excluded={"step"})) for file in (first, second))
     return len(set(map(tuple, rows))) == 1
 
 

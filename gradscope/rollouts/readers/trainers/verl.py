@@ -31,7 +31,7 @@ from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing import json_text
 from gradscope.rollouts.readers.parsing.cells import numbers
 from gradscope.rollouts.readers.parsing.quarantine import (
-    SEVERAL,
+    BRANCHED,
     QuarantineLog,
     UnusableRowError,
     WatchedLog,
@@ -310,7 +310,7 @@ def _read(request: ReadRequest) -> Run:
         raise InputError(f"{request.path} holds no rollouts.", hint="Train with trainer.rollout_data_dir=DIR.")
     read = _reduced(files, firsts, request) or _by_row(files, request)
     kind, *inferred = _KINDS[read.uids]
-    inferred += [SEVERAL] if read.folded else []
+    inferred += [BRANCHED] if read.folded else []
     folder = dump if dump.is_dir() else dump.parent
     metrics_file, metrics, sentences = verl_metrics(
         folder, read.groups, request.options.metric_run, read.quarantine, set(files)

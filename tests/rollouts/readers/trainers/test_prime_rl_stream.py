@@ -19,7 +19,7 @@ from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.progress import no_progress
 from gradscope.rollouts.groups import holds_rewards_alone, reward_table
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog
+from gradscope.rollouts.readers.parsing.quarantine import BRANCHED, QuarantineLog
 from gradscope.rollouts.readers.trainers.prime_rl_stream import Annotations, read_annotations
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS
@@ -474,7 +474,7 @@ def test_a_trace_that_branches_is_reported_at_any_position(tmp_path: Path, branc
     forked = tokens(-0.1, -0.2)
     rows[branching] = episode(branching, nodes=[*forked, forked[1]])
     run = assert_reduced(write(tmp_path, [*rows, episode(40, nodes=[*forked, *forked[1:] * 3])]))
-    assert run.source.inferred == (SEVERAL,)
+    assert run.source.inferred == (BRANCHED,)
 
 
 def test_episodes_of_evaluations_are_left_out(tmp_path: Path) -> None:
