@@ -46,15 +46,15 @@ def written_digits(values: Iterable[float]) -> tuple[int, int]:
 class Numbers(Struct, frozen=True):
     """A metric that N of R rows have."""
 
-    at: Counts | None  # their indices, ascending, [N]; None: all rows
+    rows: Counts | None  # their indices, ascending, [N]; None: all rows
     values: Floats  # [N]
 
     def take(self, rows: Counts) -> Numbers:
         """The same metric of the rows with these ascending indices."""
-        if self.at is None:
+        if self.rows is None:
             return Numbers(None, self.values[rows])
-        positions = np.searchsorted(self.at, rows)
-        has = np.append(self.at, -1)[positions] == rows
+        positions = np.searchsorted(self.rows, rows)
+        has = np.append(self.rows, -1)[positions] == rows
         return Numbers(np.flatnonzero(has), self.values[positions[has]])
 
 
@@ -89,7 +89,7 @@ class StepMetrics(Mapping[int, Mapping[str, float]]):
         column = self.columns.get(name)
         if column is None:
             return np.zeros(0, dtype=np.int64), np.zeros(0)
-        return (self.steps if column.at is None else self.steps[column.at]), column.values
+        return (self.steps if column.rows is None else self.steps[column.rows]), column.values
 
     def by_step(self, name: str) -> dict[int, float]:
         """Step -> the number, of the steps that have it."""
@@ -124,8 +124,8 @@ class StepMetrics(Mapping[int, Mapping[str, float]]):
     def _rows(self, start: int, stop: int) -> list[dict[str, float]]:
         rows: list[dict[str, float]] = [{} for _ in range(stop - start)]
         for name, column in self.columns.items():
-            low, high = (start, stop) if column.at is None else np.searchsorted(column.at, (start, stop)).tolist()
-            offsets = range(stop - start) if column.at is None else (column.at[low:high] - start).tolist()
+            low, high = (start, stop) if column.rows is None else np.searchsorted(column.rows, (start, stop)).tolist()
+            offsets = range(stop - start) if column.rows is None else (column.rows[low:high] - start).tolist()
             for offset, value in zip(offsets, column.values[low:high].tolist(), strict=True):
                 rows[offset][name] = value
         return rows

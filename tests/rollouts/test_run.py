@@ -112,5 +112,5 @@ def test_more_steps_than_are_dictionaries_at_once() -> None:
 def test_some_rows_of_a_column() -> None:
     dense, sparse = Numbers(None, np.arange(6.0)), Numbers(np.array([0, 2, 5]), np.array([0.0, 2.0, 5.0]))
     taken_rows = [column.take(np.array([1, 2, 5])) for column in (dense, sparse)]
-    assert (taken_rows[0].at, taken_rows[0].values.tolist()) == (None, [1.0, 2.0, 5.0])
-    assert (taken_rows[1].at.tolist(), taken_rows[1].values.tolist()) == ([1, 2], [2.0, 5.0])  # type: ignore[union-attr]
+    assert (taken_rows[0].rows, taken_rows[0].values.tolist()) == (None, [1.0, 2.0, 5.0])
+    assert (taken_rows[1].rows.tolist(), taken_rows[1].values.tolist()) == ([1, 2], [2.0, 5.0])  # type: ignore[union-attr]

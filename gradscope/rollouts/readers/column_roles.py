@@ -35,7 +35,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "completion": ("completion", "response", "output", "solution", "generation", "answer_text"),
     "reward": (
         *("reward", "score", "total_reward", "reward_total", "final_reward", "episode_return"),
-        *(of + name for name in ("passed", "correct", "success", "resolved", "solved") for of in ("", "is_")),
+        *(prefix + name for name in ("passed", "correct", "success", "resolved", "solved") for prefix in ("", "is_")),
         *("acc", "accuracy", "exact_match", "em", "symbolic_correct"),
     ),
     "step": STEP_NAMES,
@@ -80,15 +80,15 @@ OFFERED = re.compile(
     re.IGNORECASE,
 )
 """How lists are called of what a question comes with: the answers it offers, or texts that were retrieved for it."""
-_OF_RESPONSE = re.compile(
+_RESPONSE_OBJECTS = re.compile(
     r"^[^.]*(info|extra|meta|result|eval|metric|scor|grad|judg|verdict|outcome|test|verif|feedback|check|detail|stat"
     r"|output|response|completion|generation|answer|sample|episode|rollout|traj|data|label|annotation)",
     re.IGNORECASE,
 )
 """Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
-_OF_CALLS = ("status_code", "http_status", "retry_count", "request_id", "call_id", "request_time", "cached")
+_CALL_COLUMNS = ("status_code", "http_status", "retry_count", "request_id", "call_id", "request_time", "cached")
 """What stands beside a ``success`` that is a call's, which came back, and not its answer's."""
-_OF_SEVERAL = re.compile(
+_AGGREGATES = re.compile(
     r"reward[_/]|(mean|avg|average|median|max|min|best|peak|top|std|sum|group|batch|baseline|expected|(last|first)_?\d*)_"
 )
 """Rewards by their names that are none of a rollout alone: of reward functions, or of several rollouts."""
@@ -138,28 +138,26 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
     # Of several functions or objects, which reward the trainer's is, or what sum of them, is not known, but a score and
     # whether it passed are one verdict; and the score of a bucket or level is none.
     verdicts = [name for name in rewards if entry[name] in USUAL["reward"] and not name.startswith("reward")]
-    are_one = len(rewards) == 1 or (len(verdicts) == len(rewards) and len({of.split(".")[0] for of in rewards}) == 1)
-    if not are_one or not any("reward" in name or _OF_RESPONSE.search(name) for name in rewards):
+    objects = {name.partition(".")[0] for name in rewards}
+    are_one = len(rewards) == 1 or (len(objects) == 1 and len(verdicts) == len(rewards))
+    if not are_one or not any("reward" in name or _RESPONSE_OBJECTS.search(name) for name in rewards):
         entries = [name for name in entries if name not in rewards]
     inner = {entry[name]: name for name in reversed(entries)}
     columns = {_usual_spelling(name): name for name in reversed(list(present)) if "." not in name}
     columns |= inner | {name: name for name in present}
     guessed = {role: next((columns[name] for name in names if name in columns), None) for role, names in USUAL.items()}
-    alone = [name for name in reward_columns(present, "") if not _OF_SEVERAL.match(name) and "." not in name]
-    if guessed["reward"] is None and len(alone) == 1:
-        guessed["reward"] = alone[0]
+    candidates = [name for name in reward_columns(present, "") if not _AGGREGATES.match(name) and "." not in name]
+    if guessed["reward"] is None and len(candidates) == 1:
+        guessed["reward"] = candidates[0]
     if (total := f"{guessed['reward'] or 'rewards'}.total") in present:  # of an object with its parts
         guessed["reward"] = total
     if key_of(ColumnNames(**guessed)) is None:
         ids = () if guessed["step"] else ("id", "idx")  # beside a step they number rows
         numbers = (name for name in present if PROMPT_NUMBER.fullmatch(name) or name in ids)
         # Names of a prompt where trials of it are numbered beside a verdict; elsewhere they are those of benchmarks.
-        are_trials = guessed["reward"] in ("passed", "success", "resolved", "solved") and first_present(
-            present, TRIALS[:4]
-        )
-        guessed["prompt_id"] = next(numbers, None) or first_present(
-            present, ("task", "task_name") if are_trials else ()
-        )
+        is_verdict = guessed["reward"] in ("passed", "success", "resolved", "solved")
+        tasks = ("task", "task_name") if is_verdict and first_present(present, TRIALS[:4]) else ()
+        guessed["prompt_id"] = next(numbers, None) or first_present(present, tasks)
     if named_by_user.prompt is not None:  # somebody who names the prompt means to tell prompts apart by it
         guessed["prompt_id"] = None
     if named_by_user.prompt is not None or named_by_user.prompt_id is not None:
@@ -169,8 +167,8 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
 
 def is_of_call(name: str, present: Collection[str]) -> bool:
     """Whether a column says that a call succeeded, as of an API, by what stands beside it."""
-    of, dot, entry = name.rpartition(".")
-    return entry == "success" and any(f"{of}{dot}{other}" in present for other in _OF_CALLS)
+    parent, dot, entry = name.rpartition(".")
+    return entry == "success" and any(f"{parent}{dot}{other}" in present for other in _CALL_COLUMNS)
 
 
 def _usual_spelling(name: str) -> str:
@@ -188,8 +186,8 @@ def with_entries(
         dict(row)
         | {name: cell for name in deep if (cell := entry_in(row, name)) is not UNSET}
         | {
-            f"{of}.{name}": cell
-            for of, cells in row.items()
+            f"{key}.{name}": cell
+            for key, cells in row.items()
             for name, cell in parse.mapping_of(cells).items()
             if not isinstance(cell, dict)
         }
@@ -224,9 +222,9 @@ def summed_columns(
     """
     roles = set(astuple(columns))
     keys = [name for name in (columns.step, columns.group, columns.prompt_id, columns.prompt) if name is not None]
-    of_group: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
-        of_group.setdefault(str([row.get(key) for key in keys]), []).append(index)
+        groups.setdefault(str([row.get(key) for key in keys]), []).append(index)
     numbers = {
         name: np.array([float(as_number(row.get(name))) for row in rows])
         for name in names
@@ -236,13 +234,13 @@ def summed_columns(
     varying = {
         name: values
         for name, values in numbers.items()
-        if name in named or any(len(set(values[group].tolist())) > 1 for group in of_group.values())
+        if name in named or any(len(set(values[group].tolist())) > 1 for group in groups.values())
     }
     reward = np.array([float(as_number(row.get(columns.reward or ""))) for row in rows])
     terms = reward_terms(reward, varying) or {}
     if not terms:  # many functions add up with a weight of 1 each, if at all
-        ones = {name: 1.0 for name in named if np.nan_to_num(numbers[name]).any()}
-        terms = ones if adds_up(reward, numbers, ones) else terms
+        unit_weights = {name: 1.0 for name in named if np.nan_to_num(numbers[name]).any()}
+        terms = unit_weights if adds_up(reward, numbers, unit_weights) else terms
     return terms if len(terms) > 1 else {}
 
 
@@ -282,7 +280,7 @@ def are_numbers_in_text(cells: Iterable[Any]) -> bool:
     return texts != [] and all(isinstance(cell, str) and not math.isnan(as_number(cell)) for cell in texts)
 
 
-_OF_TRIALS = "is_resolved"  # of Terminal-Bench, whose accuracy and pass@k count a trial that ended without as failed
+_TRIAL_VERDICT = "is_resolved"  # Terminal-Bench's, whose accuracy and pass@k count a trial that ended without as failed
 _NO_VERDICT = "Trials without a verdict (is_resolved is null) failed, as in Terminal-Bench's own accuracy."
 
 
@@ -290,7 +288,7 @@ def with_judged(rows: Cells, reward: str | None, *, in_words: bool) -> tuple[Cel
     """Rows with numbers for verdicts, 0 where a benchmark counts a missing one so, and a sentence about which, [R]."""
     if in_words:
         rows = rows.changed(reward or "", lambda cells: [verdict_of(parse.plain_cell(cell)) for cell in cells])
-    if reward != _OF_TRIALS:
+    if reward != _TRIAL_VERDICT:
         return rows, {}
     judged = rows.changed(reward, lambda cells: [False if cell is None else cell for cell in cells])
     return judged, {_NO_VERDICT: np.isnan(rows.numbers(reward)) & ~np.isnan(judged.numbers(reward))}
@@ -371,16 +369,18 @@ def with_question(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, named
     Most of these stand beside several questions, of which there are more; a column of another name than question or
     problem, as what the policy asked a search engine, counts only beside one that is the same throughout.
     """
-    prompt, asked = columns.prompt or "", dict[str, list[str]]()
-    further = [name for name in columns_in(rows) if name != prompt]
-    question = resolve_columns(further if prompt and named_by_user.prompt is None else (), ColumnNames()).prompt or ""
+    prompt, by_prompt = columns.prompt or "", dict[str, list[str]]()
+    candidates = [name for name in columns_in(rows) if name != prompt]
+    question = (
+        resolve_columns(candidates if prompt and named_by_user.prompt is None else (), ColumnNames()).prompt or ""
+    )
     for row in rows if question else ():
         if cell := parse.before_answer(row.get(question)):
-            asked.setdefault(parse.prompt_text_id(row.get(prompt)), []).append(parse.prompt_text_id(cell))
-    several = [len(set(of)) > 1 for of in asked.values() if len(of) > 1]
-    are_more = len(set(chain.from_iterable(asked.values()))) > len(asked)
-    is_asked = len(asked) == 1 or _usual_spelling(question.rpartition(".")[2]) in ("question", "problem")
-    return replace(columns, prompt=question) if are_more and is_asked and sum(several) > len(several) / 2 else columns
+            by_prompt.setdefault(parse.prompt_text_id(row.get(prompt)), []).append(parse.prompt_text_id(cell))
+    differ = [len(set(ids)) > 1 for ids in by_prompt.values() if len(ids) > 1]
+    are_more = len(set(chain.from_iterable(by_prompt.values()))) > len(by_prompt)
+    is_asked = len(by_prompt) == 1 or _usual_spelling(question.rpartition(".")[2]) in ("question", "problem")
+    return replace(columns, prompt=question) if are_more and is_asked and sum(differ) > len(differ) / 2 else columns
 
 
 def first_present(columns: Collection[str], names: Iterable[str]) -> str | None:
@@ -394,12 +394,13 @@ def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 _BEGINNING = 40  # characters of a question: the answers it offers may be in another order each time
-_OF_TALK = re.compile(r"answer|info\.(\w+_)?(seed|id|idx|index|answer|target|secret|word)")
+_TALK_ANSWERS = re.compile(r"answer|info\.(\w+_)?(seed|id|idx|index|answer|target|secret|word)")
 """What stands beside a conversation as its right answer does."""
 _COUNTS_ROWS = re.compile(r"seed|(^|_)(id|idx|index|number|num|rank|fold|worker|device|gpu|node|batch)$", re.IGNORECASE)
 """Names of columns whose numbers or words tell rows apart, and set nothing."""
 _BY_DESIGN = 10  # prompts that do not by chance have all their samples divided into parts of one size
 
+_EPISODE_ID = re.compile(r"(episode|traj|trajectory)_(id|uid|uuid|key)")
 _COUNTS_TURNS = re.compile(
     r"(env_|event_|action_)?(turn|step|timestep|time|event|action|t)(_?(id|idx|index|number|num))?"
 )
@@ -419,16 +420,16 @@ class Grouping(Struct, frozen=True, kw_only=True):
         They were read as labels in case others follow; a shorter log of the same rows has none, nor is it to differ.
         """
 
-        def without(name: str, labels: Sequence[str]) -> Sequence[str]:
-            label = only_text(rows, name)
-            is_alone = bool(label) and (set(labels) == {label} or all(of.startswith(f"{label}/") for of in labels))
-            return tuple(of.removeprefix(label).removeprefix("/") for of in labels) if is_alone else labels
+        def unlabeled(name: str, labels: Sequence[str]) -> Sequence[str]:
+            first = only_text(rows, name)
+            is_constant = first and (set(labels) == {first} or all(label.startswith(f"{first}/") for label in labels))
+            return tuple(label.removeprefix(first).removeprefix("/") for label in labels) if is_constant else labels
 
         policies, prompts = table.policies, table.prompts
         for name in self.settings:
-            policies = tuple(without(name, policies))
+            policies = tuple(unlabeled(name, policies))
         if self.benchmark is not None and self.benchmark not in parse.ENVIRONMENTS:
-            prompts = without(self.benchmark, prompts)
+            prompts = unlabeled(self.benchmark, prompts)
         if not any(policies):
             table = replace(table, policy=None)
         return replace(table, policies=policies if any(policies) else (), prompts=prompts)
@@ -452,16 +453,16 @@ def grouping_of(
         are_first: Whether more rows follow, among which a benchmark that is the same so far may change.
     """
 
-    def of(names: ColumnNames) -> Grouping:
+    def grouping(names: ColumnNames) -> Grouping:
         benchmark = None if is_key_named else benchmark_column(rows, names, are_first=are_first)
         return Grouping(names=names, settings=settings_of(names), benchmark=benchmark)
 
-    by_id = of(names)
-    within = filter(None, (*by_id.settings, by_id.benchmark))
-    question = None if is_key_named else _question_of_several(rows, names, *within)
+    by_id = grouping(names)
+    settings = filter(None, (*by_id.settings, by_id.benchmark))
+    question = None if is_key_named else _question_column(rows, names, *settings)
     if question is None:
         return by_id
-    return replace(of(replace(names, prompt_id=None, prompt=question)), has_questions=True)
+    return replace(grouping(replace(names, prompt_id=None, prompt=question)), has_questions=True)
 
 
 def counted_step(
@@ -474,7 +475,7 @@ def counted_step(
     """
     for name in filter(rows[0].__contains__, INSTEAD_OF_STEPS) if rows and key else ():
         steps = step_numbers([row.get(name) for row in rows])
-        ids = ([parse.text_of(row.get(of)) for of in (key or "", *ARMS)] for row in rows)
+        ids = ([parse.text_of(row.get(column)) for column in (key or "", *ARMS)] for row in rows)
         sizes = Counter(zip(steps.tolist(), map(tuple, ids), strict=True))
         are_several = are_groups or sum(size > 1 for size in sizes.values()) > len(sizes) / 2
         if are_several and (np.diff(steps, prepend=0) >= 0).all() and (are_first or steps[0] < steps[-1]):
@@ -491,21 +492,20 @@ def are_parts_of_rollouts(rows: Sequence[Mapping[str, Any]], columns: ColumnName
 
     present = columns_in(rows)
     counters = list(filter(_COUNTS_TURNS.fullmatch, present))
-    for name in filter(
-        re.compile(r"(episode|traj|trajectory)_(id|uid|uuid|key)").fullmatch, present if counters else ()
-    ):
+    for name in filter(_EPISODE_ID.fullmatch, present if counters else ()):
         parts: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
         for row in rows:
             ids = (columns.step, key_of(columns), name)
-            parts.setdefault(tuple(parse.text_of(row.get(of or "")) for of in ids), []).append(row)
-        several = [of_rollout for of_rollout in parts.values() if len(of_rollout) > 1]
-        if len(several) > len(parts) / 2 and any(all(rises(of, counter) for of in several) for counter in counters):
+            parts.setdefault(tuple(parse.text_of(row.get(column or "")) for column in ids), []).append(row)
+        episodes = [episode for episode in parts.values() if len(episode) > 1]
+        are_counted = any(all(rises(episode, counter) for episode in episodes) for counter in counters)
+        if are_counted and len(episodes) > len(parts) / 2:
             return True
     return False
 
 
 def setting_columns(
-    rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *further: str, are_first: bool = False
+    rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *extra: str, are_first: bool = False
 ) -> tuple[str, ...]:
     """The settings that differ within most prompts of an evaluation, so that their samples are of several policies.
 
@@ -515,7 +515,7 @@ def setting_columns(
     for row in rows:
         by_prompt.setdefault(parse.text_of(row.get(key_of(columns) or "")), []).append(row)
     groups = [group for group in by_prompt.values() if len(group) > 1]
-    arms = (*ARMS, *further)
+    arms = (*ARMS, *extra)
     so_far = [arm for arm in arms if are_first and only_text(rows, arm)]
     present = columns_in(rows)
     known_names = {*arms, *astuple(columns), *reward_columns(present, "")}
@@ -524,7 +524,7 @@ def setting_columns(
     named = [arm for arm in arms if sum(_num_of(group, arm) > 1 for group in groups) > len(groups) / 2]
     # What each policy has one value of, as the time that its samples took, sets nothing more apart.
     policies = (*POLICIES, *named)
-    designed = (name for name in levels if all(_num_of(rows, of) < _num_of(rows, of, name) for of in policies))
+    designed = (name for name in levels if all(_num_of(rows, arm) < _num_of(rows, arm, name) for arm in policies))
     return (*so_far, *named, *(designed if len(groups) > 2 else ()))
 
 
@@ -534,10 +534,10 @@ def _num_of(rows: Iterable[Mapping[str, Any]], *names: str) -> int:
 
 def _are_levels(groups: Iterable[Iterable[Mapping[str, Any]]], name: str) -> bool:
     """Whether every prompt has the same numbers equally often, and these count nothing, as the places of samples do."""
-    cells = ([row.get(name) for row in group] for group in groups)
-    sizes = [Counter(math.nan if type(cell) is bool else as_number(cell) for cell in of) for of in cells]
-    levels = sorted(sizes[0])
-    are_alike = all(sorted(of) == levels and len(set(of.values())) == 1 < len(of) for of in sizes)
+    columns = ([row.get(name) for row in group] for group in groups)
+    counts = [Counter(math.nan if type(cell) is bool else as_number(cell) for cell in cells) for cells in columns]
+    levels = sorted(counts[0])
+    are_alike = all(sorted(count) == levels and len(set(count.values())) == 1 < len(count) for count in counts)
     return are_alike and (levels != [levels[0] + index for index in range(len(levels))] or levels[0] not in (0, 1))
 
 
@@ -545,19 +545,19 @@ def _are_conditions(groups: Sequence[Iterable[Mapping[str, Any]]], name: str, re
     """Whether a few words, not verdicts, divide the samples of most prompts into parts of one size."""
     # A part is of several samples; of one alone where words are those of prompts, or rows hold several samples each.
     sizes, verdicts = Counter[tuple[int, str | bool]](), set[tuple[str | bool, str]]()
-    for at, row in ((at, row) for at, group in enumerate(groups) for row in group):
+    for index, row in ((index, row) for index, group in enumerate(groups) for row in group):
         if not isinstance(cell := row.get(name), (str, bool)):
             return False
-        sizes[at, cell] += 1
+        sizes[index, cell] += 1
         verdicts.add((cell, parse.text_of(row.get(reward or ""))))
     words, num = {word for _, word in sizes}, set(sizes.values())
-    least = 1 if reward is None or name in USUAL["prompt"] else 2
+    min_size = 1 if reward is None or name in USUAL["prompt"] else 2
     are_few = len(groups) >= _BY_DESIGN and len(words) < len(groups) and len(sizes) > 1.5 * len(groups)
     are_words = are_few and all(type(word) is bool or math.isnan(as_number(word)) for word in words)
     is_free = name not in (*parse.ENVIRONMENTS, *BENCHMARKS, *POLICIES) and (
         reward is None or len(verdicts) > len(words)
     )
-    return are_words and is_free and len(num) == 1 and min(num) >= least
+    return are_words and is_free and len(num) == 1 and min(num) >= min_size
 
 
 def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *, are_first: bool = False) -> str | None:
@@ -571,30 +571,30 @@ def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *,
     # Beside a conversation as completion, as verifiers logs it, what that was about counts like an answer.
     is_talk = any(isinstance(row.get(columns.completion or ""), list) for row in rows)
     present = columns_in(rows) if key is None else ()
-    answers = (*filter(_OF_TALK.fullmatch, present if is_talk else ()), *filter(RIGHT_ANSWER.fullmatch, present))
+    answers = (*filter(_TALK_ANSWERS.fullmatch, present if is_talk else ()), *filter(RIGHT_ANSWER.fullmatch, present))
     names = answers if key is None else (*parse.ENVIRONMENTS, *BENCHMARKS)
     for name in names if key or columns.prompt else ():
         prompts: dict[tuple[str, str], dict[str, str]] = {}
         sizes = Counter[tuple[str, str, str]]()
         for row in rows if name not in astuple(columns) else ():
-            if of := parse.text_of(row.get(name)):
+            if label := parse.text_of(row.get(name)):
                 text = parse.prompt_text_id(row.get(columns.prompt)) if columns.prompt else ""
                 prompt = parse.text_of(row.get(columns.step or "")), parse.text_of(row.get(key)) if key else text
-                prompts.setdefault(prompt, {}).setdefault(of, text if key else "")
-                sizes[*prompt, of] += 1
-        several = [list(named.values()) for named in prompts.values() if len(named) > 1]
+                prompts.setdefault(prompt, {}).setdefault(label, text if key else "")
+                sizes[*prompt, label] += 1
+        shared = [list(named.values()) for named in prompts.values() if len(named) > 1]
         recurs = not name.startswith("info.") or min(sizes.values(), default=0) > 1
-        if recurs and sum(texts[0] == "" or len(set(texts)) > 1 for texts in several) > len(several) / 2:
+        if recurs and sum(texts[0] == "" or len(set(texts)) > 1 for texts in shared) > len(shared) / 2:
             return name
     return next((name for name in names if key and are_first and only_text(rows, name)), None)
 
 
-def _question_of_several(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *within: str) -> str | None:
+def _question_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *settings: str) -> str | None:
     """The column of questions that begin otherwise under most ids with several rows, as where each seed has its own."""
     question = first_present(columns_in(rows), ("question", "problem"))
     begins: dict[tuple[str, ...], list[str]] = {}
     for row in rows if question and columns.prompt_id and columns.group is None else ():
-        key = tuple(parse.text_of(row.get(name or "")) for name in (columns.step, columns.prompt_id, *within))
+        key = tuple(parse.text_of(row.get(name or "")) for name in (columns.step, columns.prompt_id, *settings))
         begins.setdefault(key, []).append(parse.text_of(row.get(question or ""))[:_BEGINNING])
-    several = [of for of in begins.values() if len(of) > 1]
-    return question if sum(len(set(of)) > 1 for of in several) > len(several) / 2 else None
+    shared = [texts for texts in begins.values() if len(texts) > 1]
+    return question if sum(len(set(texts)) > 1 for texts in shared) > len(shared) / 2 else None

@@ -152,8 +152,8 @@ def read_run(
         if name is None and request.path.is_dir() and trl.FORMAT.recognizes(request):
             why = trl.without_completions(request.path)
             text, hint = f"{text} {why.message}", why.hint or ""
-        alone = "gradscope degeneracy, spike, check, compare and report answer from metrics alone."
-        raise InputError(text, hint=f"{hint} {alone}")
+        commands = "gradscope degeneracy, spike, check, compare and report answer from metrics alone."
+        raise InputError(text, hint=f"{hint} {commands}")
     _refuse_unused(reader, request)
     refuse_several(request.path, reader.name, request.options)
     with without_collection():
@@ -173,18 +173,18 @@ def read_run(
     return run
 
 
-_OF_VALIDATION = re.compile(r"(val|valid|validation|eval)([-_]\w+)?", re.IGNORECASE)
+_VALIDATION_FOLDER = re.compile(r"(val|valid|validation|eval)([-_]\w+)?", re.IGNORECASE)
 """Folders of a run's validation beside its rollouts, as users of verl name them: no run of their own."""
-_MOST_FOLDERS = 50  # in which runs are looked for beside a file that is read: each format looks into every one
+_MAX_FOLDERS = 50  # in which runs are looked for beside a file that is read: each format looks into every one
 
 
 def _left_out(reader: Format | RowFormat, request: ReadRequest) -> Iterator[str]:
     """A sentence for files and runs of a folder that are not read, as another reader was the first to recognize it."""
     if reader in TRAINERS:
         later = TRAINERS[TRAINERS.index(reader) + 1 :]  # the earlier ones did not recognize the folder
-        if further := [format.name for format in later if format.recognizes(request)]:
-            yield f"Files of {' and '.join(further)} are in the folder, too, and are left out: read them with --reader."
-    elif len(_folders(request.path)) <= _MOST_FOLDERS and (runs := _runs_below(request.path)):
+        if formats := [format.name for format in later if format.recognizes(request)]:
+            yield f"Files of {' and '.join(formats)} are in the folder, too, and are left out: read them with --reader."
+    elif len(_folders(request.path)) <= _MAX_FOLDERS and (runs := _runs_below(request.path)):
         yield f"{counted(len(runs), 'run')} in the folder, too, left out; name one to read it: {runs[0]}"
 
 
@@ -210,9 +210,9 @@ def _naming_non_finite(run: Run) -> Run:
         same = bare(name)
         is_reported = ~np.isfinite(values) & (same == name or ~np.isin(steps, metrics.series(same)[0]))
         if is_reported.any():
-            first, more = int(steps[is_reported][0]), np.count_nonzero(is_reported) - 1
+            first, num_others = int(steps[is_reported][0]), np.count_nonzero(is_reported) - 1
             word = non_finite_word(float(values[is_reported][0]))
-            rest = f" and at {more} more as no finite number" if more else ""
+            rest = f" and at {num_others} more as no finite number" if num_others else ""
             sentence = f"The trainer logged {name} as {word} at step {first}{rest}."
             reports.setdefault((steps.tobytes(), values.tobytes()), (first, sentence))
     sentences = tuple(sentence for _, sentence in sorted(reports.values(), key=itemgetter(0)))
@@ -297,9 +297,11 @@ def _rollouts_of_script(request: ReadRequest, *, beside_metrics: bool) -> Path |
     rollouts = generic.file_of_rollouts(request, beside_metrics=beside_metrics)
     if rollouts is not None or not beside_metrics:
         return rollouts
-    folders = [of for of in _folders(request.path) if not (refused.is_checkpoint(of) or HELD_OUT.search(of.name))]
-    below = (generic.file_of_rollouts(replace(request, path=of), beside_metrics=True) for of in folders)
-    rollouts_below = [of for of in below if of is not None]
+    folders = (
+        path for path in _folders(request.path) if not (refused.is_checkpoint(path) or HELD_OUT.search(path.name))
+    )
+    below = (generic.file_of_rollouts(replace(request, path=folder), beside_metrics=True) for folder in folders)
+    rollouts_below = [rollouts for rollouts in below if rollouts is not None]
     return rollouts_below[0] if len(rollouts_below) == 1 else None
 
 
@@ -331,13 +333,13 @@ def runs_below(path: str | Path, progress: ProgressCallback = no_progress) -> tu
         return ()
     if runs := _runs_below(local):
         return runs
-    own = tuple(folder for folder in _folders(local) if generic.is_run(folder))
-    return own if len(own) > 1 else metrics_log.logs_of_runs(local)
+    scripts = tuple(folder for folder in _folders(local) if generic.is_run(folder))
+    return scripts if len(scripts) > 1 else metrics_log.logs_of_runs(local)
 
 
 def _runs_below(path: Path) -> tuple[Path, ...]:
-    every = _folders(path)
-    folders = [of for of in every if not _OF_VALIDATION.fullmatch(of.name)] or every
+    all_folders = _folders(path)
+    folders = [folder for folder in all_folders if not _VALIDATION_FOLDER.fullmatch(folder.name)] or all_folders
     return tuple(
         run
         for folder in folders

@@ -41,7 +41,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     environment: str | None = None  # the one that names a row's environment, data source or agent
     steps: Mapping[Path, int] = {}  # the step of each file, where rows name none
     policies: tuple[str, ...] = ()  # those that name the policy
-    apart: tuple[str, ...] = ()  # those that tell groups of one key apart
+    qualifiers: tuple[str, ...] = ()  # those that tell groups of one key apart
     held_out: tuple[str, ...] = ()  # those that may say that a row is of an evaluation and none of training
     times: tuple[str, ...] = ()  # those of :data:`TIMES`
     end: str | None = None  # the one that says how completions ended
@@ -74,35 +74,35 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             if self.num_turns is None:
                 rows = rows.changed(names.prompt or "", parse.before_answers, without_answers)
             else:
-                asked = partial(parse.before_answer, num_turns=self.num_turns)
-                rows = rows.changed(names.prompt or "", lambda cells: [asked(parse.plain_cell(cell)) for cell in cells])
+                cut = partial(parse.before_answer, num_turns=self.num_turns)
+                rows = rows.changed(names.prompt or "", lambda cells: [cut(parse.plain_cell(cell)) for cell in cells])
         rows, noted = with_judged(rows, names.reward, in_words=self.in_words)
-        sampled_by, apart = _joined_texts(rows, self.policies), _joined_texts(rows, self.apart)
+        sampled_by, qualifiers = _joined_texts(rows, self.policies), _joined_texts(rows, self.qualifiers)
         policies, policy = numbered_policies(sampled_by)
         numbers = self._numbers(rows) | policy
         group = rows.prompt_ids(self.key) if self.by_prompt else rows.names(self.key)
         has_ids = hold_tokens(rows.keys)
 
-        def cell_of(at: int, name: str) -> Any:
-            cell = rows.cell(name, at)
+        def parsed_cell(row: int, name: str) -> Any:
+            cell = rows.cell(name, row)
             if rows.from_text and isinstance(cell, str) and cell.startswith("["):
                 with suppress(ValueError):
                     return parse_json(cell)
             return cell
 
-        def details(at: int) -> dict[str, Any]:
+        def details(row: int) -> dict[str, Any]:
             return {
-                "completion": self._completions(rows, with_answers, [at])[0],
-                "messages": parse.parse_messages(rows.cell(names.prompt, at)),
-                "tokens": tokens_by_names(partial(cell_of, at), names.advantage) if has_ids else None,
+                "completion": self._completions(rows, with_answers, [row])[0],
+                "messages": parse.parse_messages(rows.cell(names.prompt, row)),
+                "tokens": tokens_by_names(partial(parsed_cell, row), names.advantage) if has_ids else None,
             }
 
         return Columns(
             row=training,
             notes=notes,
             step=rows.steps(names.step) if names.step else np.full(len(rows), self.steps.get(rows.path, 0)),
-            group=[name and f"{of}/{name}" for of, name in zip(apart, texts_in(group), strict=True)]
-            if self.apart
+            group=[name and f"{prefix}/{name}" for prefix, name in zip(qualifiers, texts_in(group), strict=True)]
+            if self.qualifiers
             else group,
             no_group=f"{self.key} is missing",
             prompts=partial(self._prompts, rows, group),
@@ -165,8 +165,8 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         if not self.holds_answers:
             return [""] * len(cells)
         return [
-            parse.text_of(full[len(asked) :] or None) if isinstance(asked, list) and asked else ""
-            for asked, full in zip(cells, with_answers.cells(name, chosen), strict=True)
+            parse.text_of(full[len(prompt) :] or None) if isinstance(prompt, list) and prompt else ""
+            for prompt, full in zip(cells, with_answers.cells(name, chosen), strict=True)
         ]
 
 
@@ -235,12 +235,12 @@ def tokens_by_names(cell_of: Callable[[str], Any], advantage: str | None) -> Tok
     ``cell_of`` gives the cell of a column, None where there is none.
     """
     cells = {role: [cell_of(name) for name in names] for role, names in _COLUMNS.items()}
-    row = {role: next((cell for cell in of if cell is not None), None) for role, of in cells.items()}
+    row = {role: next((cell for cell in candidates if cell is not None), None) for role, candidates in cells.items()}
     advantages = cell_of(advantage) if advantage else None
     row["advantages"] = advantages if isinstance(advantages, list) else None
     with suppress(UnusableRowError):  # such columns are of something else
         if row["responses"] is None:
-            return _of_one_list(row)
+            return _whole_sequence(row)
         prompt, response, mask = (row[role] or [] for role in ("prompts", "responses", "response_mask"))
         if isinstance(mask, list) and len(mask) == len(prompt) + len(response):  # of the whole sequence
             row["response_mask"] = mask[len(prompt) :]
@@ -249,7 +249,7 @@ def tokens_by_names(cell_of: Callable[[str], Any], advantage: str | None) -> Tok
     return None
 
 
-def _of_one_list(row: dict[str, Any]) -> Tokens | None:
+def _whole_sequence(row: dict[str, Any]) -> Tokens | None:
     """The tokens of a sequence; None where nothing says which of them were sampled."""
     ids, mask, labels, length = (row[role] for role in ("sequence", "response_mask", "labels", "prompt_length"))
     if not isinstance(ids, list):
@@ -257,23 +257,23 @@ def _of_one_list(row: dict[str, Any]) -> Tokens | None:
     if isinstance(labels, list) and len(labels) == len(ids):
         mask = [label != _NOT_SAMPLED for label in labels]
     elif isinstance(mask, list):
-        mask = _of_each_token(mask, len(ids))
+        mask = _per_token(mask, len(ids))
     elif (start := parse.whole_number(length)) is not None:
         mask = [index >= start for index in range(len(ids))]
     else:
         return None
     sampled = list(map(bool, mask))
-    of_each = [ids, sampled]
+    lists = [ids, sampled]
     for values in (row["rollout_log_probs"], row["advantages"]):
-        of_each.append(_of_each_token(values, len(ids), sampled) if isinstance(values, list) else [])
+        lists.append(_per_token(values, len(ids), sampled) if isinstance(values, list) else [])
     attended = row["attention_mask"]
     if isinstance(attended, list) and len(attended) == len(ids):  # the others are padding
-        of_each = [list(compress(values, attended)) for values in of_each]
-    ids, mask, logprobs, advantages = of_each
+        lists = [list(compress(values, attended)) for values in lists]
+    ids, mask, logprobs, advantages = lists
     return parse.cut_sequence(ids, mask, logprobs=logprobs or None, advantages=advantages or None)
 
 
-def _of_each_token(values: list[Any], num_ids: int, sampled: list[bool] | None = None) -> list[Any]:
+def _per_token(values: list[Any], num_ids: int, sampled: list[bool] | None = None) -> list[Any]:
     """Values of all tokens from those of all, of all that are predicted, or of those that were sampled."""
     if len(values) == num_ids - 1:
         return [0, *values]

@@ -53,17 +53,17 @@ class Reading(Struct, frozen=True, kw_only=True):
     missing: list[str] = []
     """Further sentences for ``Source.missing``, after those of the format."""
 
-    def log(self, to_columns: Callable[[Cells], Columns], **how: Any) -> ColumnLog:
+    def log(self, to_columns: Callable[[Cells], Columns], **fields: Any) -> ColumnLog:
         """How its rows become columns, whose cells mean what ``to_columns`` says; ``how`` are further fields."""
         quarantine, note = self.quarantine, self.noted.add
         return ColumnLog(
-            files=self.files, rows=self.rows, quarantine=quarantine, note=note, to_columns=to_columns, **how
+            files=self.files, rows=self.rows, quarantine=quarantine, note=note, to_columns=to_columns, **fields
         )
 
 
-def interpreted_by(to_columns: Callable[[Cells], Columns], **how: Any) -> Callable[[Reading], ColumnLog]:
+def interpreted_by(to_columns: Callable[[Cells], Columns], **fields: Any) -> Callable[[Reading], ColumnLog]:
     """:meth:`Reading.log` of each reading."""
-    return lambda reading: reading.log(to_columns, **how)
+    return lambda reading: reading.log(to_columns, **fields)
 
 
 class RowFormat(Struct, frozen=True, kw_only=True):
@@ -127,7 +127,7 @@ class RowFormat(Struct, frozen=True, kw_only=True):
         return files if self.keeps_file is None else tuple(filter(self.keeps_file, files))
 
     def _applicable(self, sentences: Iterable[str], reading: Reading) -> Iterator[str]:
-        return (str(of) for of in sentences if not isinstance(of, IfNoted) or of in reading.noted)
+        return (str(text) for text in sentences if not isinstance(text, IfNoted) or text in reading.noted)
 
     def _rows_in(self, file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         return quarantine.readable(self.rows_of(file, quarantine))

@@ -65,16 +65,16 @@ def file_of_rollouts(request: records.ReadRequest, *, beside_metrics: bool) -> P
         (file, nested.columns_within(records.peek(file), request.columns))
         for file in (files if beside_metrics else first)
     )
-    rollouts = {file: of for file, of in columns if roles.have_rollouts(of)}
-    keys = {file: (of.step, roles.key_of(of)) for file, of in rollouts.items() if of.step is not None}
+    rollouts = {file: names for file, names in columns if roles.have_rollouts(names)}
+    keys = {file: (names.step, roles.key_of(names)) for file, names in rollouts.items() if names.step is not None}
     if rollouts and not keys and beside_metrics:
-        alike = _files_like(next(iter(rollouts)), rollouts)
-        return alike if alike is not None and steps_of_files(alike, next(iter(rollouts.values()))) else None
+        siblings = _files_like(next(iter(rollouts)), rollouts)
+        return siblings if siblings is not None and steps_of_files(siblings, next(iter(rollouts.values()))) else None
     names = {word: file for file in reversed(keys) if (word := word_of(file))}
     if len(names) > 1:
         groups = [
-            Counter(tuple(str(row.get(key or "")) for key in keys[of]) for row in records.peek(of))
-            for of in names.values()
+            Counter(tuple(str(row.get(key or "")) for key in keys[file]) for row in records.peek(file))
+            for file in names.values()
         ]
         are_apart = len(set().union(*groups)) == sum(map(len, groups))
         are_alike = len({re.sub("[^a-z]+", "", word) for word in names}) == 1
@@ -91,8 +91,8 @@ def file_of_rollouts(request: records.ReadRequest, *, beside_metrics: bool) -> P
 
 def _files_like(file: Path, only: Collection[Path] = ()) -> Path | None:
     """A glob of the files beside one whose names differ in numbers alone; None where they are not the ``only`` ones."""
-    alike = Path(glob.escape(str(file.parent)), re.sub("[0-9]+", "[0-9]*", glob.escape(file.name)))
-    return alike if not only or expand(alike) == tuple(only) else None
+    siblings = Path(glob.escape(str(file.parent)), re.sub("[0-9]+", "[0-9]*", glob.escape(file.name)))
+    return siblings if not only or expand(siblings) == tuple(only) else None
 
 
 def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
@@ -108,16 +108,16 @@ def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
     usual = int(len({file.name for file in files}) == 1)  # each in the folder of its step
     steps, has_word = _steps_in_names(files, usual)
     for level in range(usual + 1, _NUM_FOLDERS + 1):
-        of_folders, are_words = ({}, False) if has_word else _steps_in_names(files, level)
-        if are_words and len(set(of_folders.values())) > 1:
-            steps, has_word = of_folders, True
+        folder_steps, are_words = ({}, False) if has_word else _steps_in_names(files, level)
+        if are_words and len(set(folder_steps.values())) > 1:
+            steps, has_word = folder_steps, True
     if steps and not has_word:
         key, most_alike = roles.key_of(names) or "", 1.0 if names.group else 0.8
         counts = [
             Counter(parse.text_of(row.get(key)) for row in records.peek(file, num_rows=records.NUM_SEARCHED))
             for file in files[:8]
         ]
-        repeated = [{key for key, count in of.items() if count > 1} for of in counts]
+        repeated = [{key for key, count in counts_of_ids.items() if count > 1} for counts_of_ids in counts]
         if not any(0 < len(a & b) <= most_alike * min(len(a), len(b)) for a, b in combinations(repeated, 2)):
             return {}
     return steps
@@ -139,13 +139,14 @@ def _steps_in_names(files: Sequence[Path], level: int) -> tuple[Mapping[Path, in
 
 def step_is_in_name(file: Path, columns: ColumnNames) -> bool:
     """Whether rows of a file name no step, and it is one of several whose numbers are steps."""
-    names, alike = _FirstRows.of(file, (), columns).names, _files_like(file)
-    return file.is_file() and alike is not None and bool(steps_of_files(alike, roles.resolve_columns(names, columns)))
+    names, files = _FirstRows.read(file, (), columns).names, _files_like(file)
+    return file.is_file() and files is not None and bool(steps_of_files(files, roles.resolve_columns(names, columns)))
 
 
 def have_steps(path: Path, columns: ColumnNames) -> bool:
     """Whether the rows of a log name their step, by any name, or its files do."""
-    return _with_step(columns, _FirstRows.of(path, (), columns)).step is not None or bool(steps_of_files(path, columns))
+    first = _FirstRows.read(path, (), columns)
+    return _with_step(columns, first).step is not None or bool(steps_of_files(path, columns))
 
 
 def is_run(folder: Path) -> bool:
@@ -158,7 +159,7 @@ def is_run(folder: Path) -> bool:
 class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
     """The first rows of a log, by which it is known what its columns are."""
 
-    plain: Sequence[Mapping[str, Any]]
+    head: Sequence[Mapping[str, Any]]
     rows: Sequence[Mapping[str, Any]]  # the same with the entries of their objects as columns
     many: Sequence[Mapping[str, Any]]  # further ones, so many that ids are seen to recur
     are_followed: bool  # whether the log goes on behind these
@@ -166,16 +167,16 @@ class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
     named: ColumnNames  # the columns that the user named
 
     @classmethod
-    def of(cls, path: Path, layout: nested.Layout, named: ColumnNames) -> _FirstRows:
+    def read(cls, path: Path, layout: nested.Layout, named: ColumnNames) -> _FirstRows:
         """Those of a log."""
         outer = records.peek(path)
-        plain = nested.first_rows_within(outer, layout) if layout else outer
+        head = nested.first_rows_within(outer, layout) if layout else outer
         many = (
             nested.first_rows_of_lists(outer, layout) if layout else records.peek(path, num_rows=records.NUM_SEARCHED)
         )
         are_followed = not layout and records.has_more_rows(path, many)
-        rows = roles.with_entries(plain, named)
-        return cls(plain=plain, rows=rows, many=many, are_followed=are_followed, layout=layout, named=named)
+        rows = roles.with_entries(head, named)
+        return cls(head=head, rows=rows, many=many, are_followed=are_followed, layout=layout, named=named)
 
     @cached_property
     def many_with_entries(self) -> Sequence[Mapping[str, Any]]:
@@ -197,7 +198,7 @@ def read_flat(
     with_held_out: bool = False,
 ) -> Run:
     """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group."""
-    first = _FirstRows.of(request.path, layout, request.columns)
+    first = _FirstRows.read(request.path, layout, request.columns)
     by_role = _known_columns(request, first)
     names = by_role if with_steps else replace(by_role, step=None)
     steps = steps_of_files(request.path, names) if with_steps else {}
@@ -280,22 +281,23 @@ def _known_columns(request: records.ReadRequest, first: _FirstRows) -> ColumnNam
         *sizes, last = Counter(parse.text_of(row.get(columns.prompt)) for row in rows).values()
         if len(ids) == len(rows) and len(sizes) > 1 and 1 < max(sizes) == min(sizes) >= last:
             columns = replace(columns, prompt_id=None)  # the ids are those of the rows, as many of each text
-    _require_numbers(request, first.plain, columns)
-    asked = {
+    _require_numbers(request, first.head, columns)
+    questions = {
         (parse.text_of(row.get(columns.prompt_id or "")), parse.text_of(row.get(columns.prompt or "")))
         for row in first.rows
     }
-    of_states = columns.prompt_id is not None and 2 * len({of for of, _ in asked}) < len(asked)  # states of a world
-    is_guess = of_states and request.columns == ColumnNames() if columns.step is None else request.columns.step is None
-    own = roles.columns_in(first.plain)
-    if is_guess and records.are_turns({name: [row.get(name) for row in first.plain] for name in own}):
+    num_ids = len({prompt_id for prompt_id, _ in questions})
+    are_states = columns.prompt_id is not None and 2 * num_ids < len(questions)  # of a world
+    is_guess = are_states and request.columns == ColumnNames() if columns.step is None else request.columns.step is None
+    names = roles.columns_in(first.head)
+    if is_guess and records.are_turns({name: [row.get(name) for row in first.head] for name in names}):
         records.refuse_turns(request.path, columns.step)
     if request.columns == ColumnNames() and roles.are_parts_of_rollouts(first.many, columns):
         records.refuse_turns(request.path, None)
     if columns.completion is not None:  # rows without a text may be equal by chance
         keys = (columns.step, roles.key_of(columns), columns.completion, columns.reward, *roles.SAMPLE_IDS)
         records.refuse_copies(request.path, [key or "" for key in keys])
-    if "filtered_resps" in own:  # of an older lm-eval, which scores the same responses after each filter
+    if "filtered_resps" in names:  # of an older lm-eval, which scores the same responses after each filter
         records.refuse_copies(request.path, ["", "", "doc_id", "resps"])
     return columns
 
@@ -315,7 +317,7 @@ def _without_recurring_ids(
     if names.group is None or request.columns.group is not None:
         return names
     key = (names.step, names.group, names.prompt_id)
-    if roles.are_labels(*([parse.text_of(row.get(of or "")) for row in first.many_with_entries] for of in key)):
+    if roles.are_labels(*([parse.text_of(row.get(name or "")) for row in first.many_with_entries] for name in key)):
         return replace(names, group=None)
     recur = not first.layout and _ids_recur(request.path, names, steps)
     return replace(names, group=None, prompt_id=None) if recur else names
@@ -345,11 +347,11 @@ def _flat_columns(
     first: _FirstRows, grouping: roles.Grouping, terms: Mapping[str, float], *, is_evaluation: bool, are_untyped: bool
 ) -> FlatColumns:
     names, rewards = first.names, [row.get(grouping.names.reward or "") for row in first.rows]
-    of_policy = [name for name in roles.POLICIES if any(isinstance(row.get(name), str) for row in first.plain)]
-    policies = (*grouping.settings, *of_policy[:1])
+    policy_names = [name for name in roles.POLICIES if any(isinstance(row.get(name), str) for row in first.head)]
+    policies = (*grouping.settings, *policy_names[:1])
     with_roles = set(astuple(grouping.names))
     environment = next((name for name in parse.ENVIRONMENTS if name in names and name not in with_roles), None)
-    apart = (*(policies if is_evaluation else grouping.settings), grouping.benchmark)
+    qualifiers = (*(policies if is_evaluation else grouping.settings), grouping.benchmark)
     prompt = grouping.names.prompt or ""
     conversations = [row.get(prompt) for row in first.many_with_entries if prompt.endswith(parse.CONVERSATION)]
     return FlatColumns(
@@ -360,11 +362,11 @@ def _flat_columns(
         environment=grouping.benchmark or environment,
         policies=policies,
         held_out=() if is_evaluation else roles.held_out_columns(names),
-        apart=tuple(filter(None, apart)),
+        qualifiers=tuple(filter(None, qualifiers)),
         times=tuple(name for name in TIMES if name in names),
-        num_turns=num_turns_asked(conversations),
+        num_turns=num_prompt_turns(conversations),
         end=records.end_column(names, lambda name: [row.get(name) for row in first.many_with_entries]),
-        entries=frozenset(names) - set(roles.columns_in(first.plain)),
+        entries=frozenset(names) - set(roles.columns_in(first.head)),
     )
 
 
@@ -378,22 +380,23 @@ def _run_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tup
     return tuple(name for name, sizes in counters.items() if sum(size > 1 for size in sizes.values()) > len(sizes) / 2)
 
 
-def num_turns_asked(conversations: Iterable[Any]) -> int | None:
+def num_prompt_turns(conversations: Iterable[Any]) -> int | None:
     """How many of the assistant's messages prompts hold, where those that follow were sampled; None: all but the last.
 
     Sampled is the first message that most conversations which are the same before it differ in: those of examples, and
     of a dialogue that is to go on, they have in common.
     """
-    asked = [of for of in conversations if isinstance(of, list) and parse.before_answer(of) is not of]
-    turns = [[at for at, message in enumerate(of) if message["role"] == "assistant"] for of in asked]
-    for number in range(max(map(len, turns), default=0)):
+    talks = [talk for talk in conversations if isinstance(talk, list) and parse.before_answer(talk) is not talk]
+    turns_of = [[i for i, message in enumerate(talk) if message["role"] == "assistant"] for talk in talks]
+    for number in range(max(map(len, turns_of), default=0)):
         answers: dict[str, list[str]] = {}
-        for of, at in zip(asked, turns, strict=True):
-            if len(at) > number:
-                answers.setdefault(parse.prompt_text_id(of[: at[number]]), []).append(parse.text_of(of[at[number]]))
-        differ = [len(set(of)) > 1 for of in answers.values() if len(of) > 1]
+        for talk, turns in zip(talks, turns_of, strict=True):
+            if len(turns) > number:
+                turn = turns[number]
+                answers.setdefault(parse.prompt_text_id(talk[:turn]), []).append(parse.text_of(talk[turn]))
+        differ = [len(set(texts)) > 1 for texts in answers.values() if len(texts) > 1]
         if sum(differ) > len(differ) / 2:
-            are_last = all(parse.before_answer(of, number) == parse.before_answer(of) for of in asked)
+            are_last = all(parse.before_answer(talk, number) == parse.before_answer(talk) for talk in talks)
             return None if are_last else number
     return None
 
@@ -420,9 +423,8 @@ def _refuse_several_steps(path: Path, first: _FirstRows, grouping: roles.Groupin
     """Refuse rows without a step of groups that return with as many rows each time, but for whole rounds of prompts."""
     key = roles.key_of(grouping.names) or ""
     text_of = parse.prompt_text_id if key == grouping.names.prompt else parse.text_of
-    apart = (*grouping.settings, *roles.POLICIES)
-    settings = [[row.get(name) for name in apart] for row in first.many_with_entries]
-    ids = [(*map(str, of), text_of(row.get(key))) for of, row in zip(settings, first.many_with_entries, strict=True)]
+    labels = (*grouping.settings, *roles.POLICIES)
+    ids = [(*(str(row.get(name)) for name in labels), text_of(row.get(key))) for row in first.many_with_entries]
     stretches = [(group, len(list(rows_of_group))) for group, rows_of_group in groupby(ids)]
     order, sizes = list(dict.fromkeys(ids)), [size for _, size in stretches[:-1]]
     in_turn = all(group == order[index % len(order)] for index, (group, _) in enumerate(stretches))
@@ -439,7 +441,7 @@ def _refuse_several_steps(path: Path, first: _FirstRows, grouping: roles.Groupin
         )
 
 
-_OF_MANY = frozenset(("acc", "accuracy", "exact_match", "em"))  # rewards that are also names of shares
+_AGGREGATE_REWARDS = frozenset(("acc", "accuracy", "exact_match", "em"))  # rewards that are also names of shares
 _VERDICTS = frozenset(roles.USUAL["reward"][roles.USUAL["reward"].index("passed") :])
 
 
@@ -449,8 +451,9 @@ def _require_numbers(request: records.ReadRequest, rows: Sequence[Mapping[str, A
     is_named, is_answered = request.columns.reward is not None, columns.completion is not None
     is_one = len(rows) == len(expand(path)) == 1 and not is_answered
     is_sure = is_named or is_answered
-    sizes = {of: {len(parse.list_of(row.get(of))) for row in rows} for of in roles.TEXT_LISTS if of != "content"}
-    several = [of for of, of_rows in sizes.items() if len(rows) > 1 and len(of_rows) == 1 and max(of_rows) > 1]
+    lists = [key for key in roles.TEXT_LISTS if key != "content"]
+    sizes_of = {key: {len(parse.list_of(row.get(key))) for row in rows} for key in lists}
+    responses = [key for key, sizes in sizes_of.items() if len(rows) > 1 and len(sizes) == 1 and max(sizes) > 1]
     # A record of calls names an error and has none, and what was asked of a model.
     tokens = ("prompt_tokens", "completion_tokens", "usage", "finish_reason", "latency", "latency_ms")
     are_calls = all("error" in row and not row["error"] and not row.keys().isdisjoint(tokens) for row in rows)
@@ -464,16 +467,16 @@ def _require_numbers(request: records.ReadRequest, rows: Sequence[Mapping[str, A
         isinstance(reward, str) and reward and math.isnan(roles.as_number(reward)) for reward in rewards
     ):
         message = f"has no numbers as {name!r}: the reward is text, {records.list_names(dict.fromkeys(rewards))}."
-    elif is_one and name.rpartition(".")[2] in _OF_MANY:
+    elif is_one and name.rpartition(".")[2] in _AGGREGATE_REWARDS:
         message = f"has one row, without a response: its {name!r} is that of a whole evaluation."
         hint = "Give the file with a row for each sample or prompt."
     elif is_one and not is_named and name.endswith("_reward") and name not in roles.USUAL["reward"]:
         message = f"has one row, without a response: whether its {name!r} is a rollout's reward is not known."
         hint = f"Give the file with a row for each sample or prompt, {as_it_is}"
-    elif not is_sure and name in _VERDICTS and several:
-        of = several[0]  # turns of an episode are seldom as many in every row
+    elif not is_sure and name in _VERDICTS and responses:
+        texts = repr(responses[0])  # turns of an episode are seldom as many in every row
         message = (
-            f"has one {name!r} for several responses, {of!r}: whether of their vote, or of the best, is not known."
+            f"has one {name!r} for several responses, {texts}: whether of their vote, or of the best, is not known."
         )
         hint = f"Write a list of as many verdicts as responses, {as_it_is}"
     elif not is_named and name == "success" and len(rows) > 1 and rewards == [True] * len(rows) and are_calls:
@@ -499,7 +502,7 @@ def _about_columns(flat: FlatColumns, named_by_user: ColumnNames) -> Iterator[st
         yield f"Columns were guessed by their names: {', '.join(guessed)}."
     if flat.steps:
         yield STEPS_IN_NAMES
-    if settings := [name for name in flat.apart if name not in roles.POLICIES]:
+    if settings := [name for name in flat.qualifiers if name not in roles.POLICIES]:
         yield f"Rows of one group have the same {' and '.join(map(repr, settings))}."
     if flat.sample is not None:
         yield f"Rollouts of a group are told apart by {flat.sample!r}: a row of the same sample again does not count."

@@ -22,7 +22,7 @@ from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.records import list_names
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns
 
-_OF_A_ROLLOUT = frozenset((*roles.TRIALS, *roles.ANSWER_KEYS, *roles.USUAL["completion"]))
+_ROLLOUT_KEYS = frozenset((*roles.TRIALS, *roles.ANSWER_KEYS, *roles.USUAL["completion"]))
 _TURNS = r"turn|step|message|histor|action|transition|dialog(ue)?$|conversation$|tool|trajectory$"
 _NO_ROLLOUTS = re.compile(
     rf"{_TURNS}|trace$|dialog|conversation|segment|sentence|token|criteri|rubric|test|check|metric|judg", re.IGNORECASE
@@ -34,7 +34,7 @@ POLICY = re.compile(
     re.IGNORECASE,
 )
 """What keys of policies say whose prompts are numbered alike, as those of benchmarks may be as well."""
-_OF_A_PROMPT = frozenset((*roles.USUAL["prompt"], *roles.USUAL["prompt_id"], *roles.USUAL["group"])) - {
+_PROMPT_KEYS = frozenset((*roles.USUAL["prompt"], *roles.USUAL["prompt_id"], *roles.USUAL["group"])) - {
     parse.CONVERSATION
 }
 _SINGULAR = {f"{name}s": name for names in roles.USUAL.values() for name in names}
@@ -51,7 +51,7 @@ _NUMBERED = re.compile(
 )
 """Keys that number prompts."""
 _HASH = re.compile(r"(?=.*[0-9])[0-9a-f]{8}[-0-9a-f]*")
-_OF_A_TURN = frozenset(("turn", "turn_id", "turn_idx", "turn_index", "round", "action", "observation"))
+_TURN_KEYS = frozenset(("turn", "turn_id", "turn_idx", "turn_index", "round", "action", "observation"))
 _MAX_LEVELS = 3
 _MAX_LISTS = 100  # side by side, of which one may hold the rollouts: more are under keys, as those of prompts
 _SHARED = 0.1  # of the prompts under several keys: benchmarks have none in common, policies asked for some of each do
@@ -129,39 +129,36 @@ def columns_within(rows: Sequence[Mapping[str, Any]], named: ColumnNames) -> Col
 def to_columns_within(rows: Cells, *, layout: Layout, to_columns: Callable[[Cells], Columns]) -> Columns:
     """The rollouts of the innermost rows of some rows."""
     in_lists = _cells_in_lists(rows, layout[0]) if len(layout) == 1 else None
-    cells, outer = in_lists or _cells_within(rows, layout)
+    if in_lists is None:
+        numbered = [(number, inner) for number, row in enumerate(rows.rows) for inner in rows_within(row, layout)]
+        outer = np.array([number for number, _ in numbered], dtype=np.int64)
+        in_lists = Cells.of_rows([inner for _, inner in numbered], rows.path), outer
+    cells, outer = in_lists
     columns = to_columns(cells)
     return replace(columns, row=outer[columns.row_of])
 
 
-def _cells_within(rows: Cells, layout: Layout) -> tuple[Cells, Counts]:
-    """The cells of the innermost rows, and which row each lies in."""
-    inner = [(at, of_row) for at, row in enumerate(rows.rows) for of_row in rows_within(row, layout)]
-    outer = np.array([at for at, _ in inner], dtype=np.int64)
-    return Cells.of_rows([of_row for _, of_row in inner], rows.path), outer
-
-
 def _cells_in_lists(rows: Cells, level: Level) -> tuple[Cells, Counts] | None:
-    """The same column by column, in a third of the time; None where a row does not suit the others."""
+    """The cells of the innermost rows column by column, in a third of the time; None where a row does not suit."""
     parts = None if level.key_column is not None else _aligned(rows, level) if level.columns else _elements(rows, level)
     if parts is None:
         return None
-    sizes, keys, own = parts
-    around = [
+    sizes, keys, cells_of = parts
+    contexts = [
         {name: cell for name, cell in row.items() if name not in level.inner and _holds_within(name, cell)}
         for row in rows.rows
     ]
 
     def column(key: str | None) -> list[Any]:
-        within = own(key) if key in keys else [UNSET] * sum(sizes)
-        if not any(key in row for row in around):
-            return within
+        cells = cells_of(key) if key in keys else [UNSET] * sum(sizes)
+        if not any(key in row for row in contexts):
+            return cells
         outer = chain.from_iterable(
-            repeat(row.get(key or "", UNSET), size) for row, size in zip(around, sizes, strict=True)
+            repeat(row.get(key or "", UNSET), size) for row, size in zip(contexts, sizes, strict=True)
         )
-        return [other if cell is UNSET else cell for cell, other in zip(within, outer, strict=True)]
+        return [other if cell is UNSET else cell for cell, other in zip(cells, outer, strict=True)]
 
-    all_keys = dict.fromkeys((*chain.from_iterable(around), *keys))
+    all_keys = dict.fromkeys((*chain.from_iterable(contexts), *keys))
     return Cells(rows.path, sum(sizes), all_keys, column), np.repeat(np.arange(len(sizes)), sizes)
 
 
@@ -203,8 +200,8 @@ def first_rows_within(rows: Iterable[Mapping[str, Any]], layout: Layout) -> list
 
 def first_rows_of_lists(rows: Iterable[Mapping[str, Any]], layout: Layout) -> list[dict[str, Any]]:
     """The first rows of every innermost list, in which what is the same throughout a list is seen to differ."""
-    around = chain.from_iterable(rows_within(row, layout[:-1]) for row in rows)
-    lists = (islice(rows_within(of, layout[-1:]), NUM_LISTED) for of in around)
+    outer = chain.from_iterable(rows_within(row, layout[:-1]) for row in rows)
+    lists = (islice(rows_within(row, layout[-1:]), NUM_LISTED) for row in outer)
     return list(islice(chain.from_iterable(lists), _MAX_SEARCHED))
 
 
@@ -231,7 +228,7 @@ def _aligned_lists(row: Mapping[str, Any], *, is_of_batch: bool) -> tuple[str, .
     size = len(row[rewards])
     lists = ((name, cell) for name, cell in row.items() if isinstance(cell, list) and len(cell) == size)
     # the ids of one prompt may be as many
-    aligned = tuple(of for of, cell in lists if of not in roles.USUAL["prompt"] or not isinstance(cell[0], int))
+    aligned = tuple(key for key, cell in lists if key not in roles.USUAL["prompt"] or not isinstance(cell[0], int))
     has_texts = any(name in roles.TEXT_LISTS or _SINGULAR.get(name, name) in roles.USUAL["prompt"] for name in aligned)
     has_ids = any(
         isinstance(row[name][0], list) for name in aligned if name in roles.RESPONSE_IDS
@@ -242,9 +239,9 @@ def _aligned_lists(row: Mapping[str, Any], *, is_of_batch: bool) -> tuple[str, .
 def are_turns_of_one(name: str, elements: Iterable[Mapping[str, Any]]) -> bool:
     """Whether a list, by its name, holds the turns of one episode, which name no prompt of their own but in a trace."""
     keys = frozenset(chain.from_iterable(elements))
-    if re.fullmatch(r"(\w+_)?(trace|turns|trajectory)", name, re.IGNORECASE) and keys & (_OF_A_ROLLOUT | _OF_A_PROMPT):
+    if re.fullmatch(r"(\w+_)?(trace|turns|trajectory)", name, re.IGNORECASE) and keys & (_ROLLOUT_KEYS | _PROMPT_KEYS):
         return True
-    return re.search(_TURNS, name, re.IGNORECASE) is not None and _OF_A_PROMPT.isdisjoint(keys)
+    return re.search(_TURNS, name, re.IGNORECASE) is not None and _PROMPT_KEYS.isdisjoint(keys)
 
 
 def are_chosen(name: str, rollouts: Sequence[Mapping[str, Any]]) -> bool:
@@ -275,18 +272,18 @@ def are_rows_by_key(cell: Any) -> bool:
     columns = roles.resolve_columns(sorted(shared), ColumnNames())
     if columns.reward is None or any(isinstance(row[columns.reward], (list, dict)) for row in rows):
         return False
-    if shared & _OF_A_PROMPT:
+    if shared & _PROMPT_KEYS:
         names = (name for name in (columns.group, columns.prompt_id, columns.prompt) if name is not None)
         return any(len({parse.text_of(row[name]) for row in rows}) > 1 for name in names)
-    return not shared.isdisjoint(_OF_A_ROLLOUT) and all(map(_NUMBERED.fullmatch, by_key))
+    return not shared.isdisjoint(_ROLLOUT_KEYS) and all(map(_NUMBERED.fullmatch, by_key))
 
 
 def _are_samples_by_key(by_key: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
     """Whether the rows under each of several keys are samples of one prompt, which they name or the key numbers."""
     firsts = [rows[0] for rows in by_key.values()]
-    if len(firsts) < 2 or max(map(len, by_key.values())) < 2 or any(map(_OF_A_ROLLOUT.isdisjoint, firsts)):
+    if len(firsts) < 2 or max(map(len, by_key.values())) < 2 or any(map(_ROLLOUT_KEYS.isdisjoint, firsts)):
         return False
-    if not all(map(_OF_A_TURN.isdisjoint, firsts)):
+    if not all(map(_TURN_KEYS.isdisjoint, firsts)):
         return False
     name = roles.first_present(roles.columns_in(firsts), (*roles.USUAL["prompt"], *roles.USUAL["prompt_id"]))
     prompts = [{parse.text_of(row.get(name or "")) for row in rows} for rows in by_key.values()]
@@ -314,7 +311,7 @@ def key_column(cell: Any, *, is_whole: bool = False) -> str | None:
     lists = list(by_key.values())
     names = (*roles.USUAL["prompt"], *roles.USUAL["prompt_id"], "id")
     prompt = roles.first_present(roles.columns_in(rows[0] for rows in lists), names) or ""
-    cells = [[of for row in rows if (of := row.get(prompt)) and not parse.text_of(of).isdecimal()] for rows in lists]
+    cells = [[id for row in rows if (id := row.get(prompt)) and not parse.text_of(id).isdecimal()] for rows in lists]
     numbers = [frozenset(parse.text_of(row.get(prompt)) for row in rows) for rows in lists]
     if (
         not any(cells)
@@ -325,7 +322,7 @@ def key_column(cell: Any, *, is_whole: bool = False) -> str | None:
         return "policy"
     num_keys = Counter(chain.from_iterable(set(map(parse.prompt_text_id, of_list)) for of_list in cells))
     num_shared = sum(num > 1 for num in num_keys.values())
-    have_same = len(set().union(*numbers) - {""}) < sum(len(of - {""}) for of in numbers)
+    have_same = len(set().union(*numbers) - {""}) < sum(len(prompt_ids - {""}) for prompt_ids in numbers)
     contents = [{parse.digest(dict(row)) for row in rows} for rows in lists] if have_same else []
     if any(first <= second for first, second in permutations(contents, 2)):  # as the failures among all
         return None
@@ -344,19 +341,19 @@ def _holds_rollouts(rows: Sequence[Mapping[str, Any]], layout: Layout, named: Co
     key, level = roles.key_of(columns), layout[-1]
     outer = next((row for row in rows if any(rows_within(row, layout))), {})
     around = next(rows_within(outer, layout[:-1]), {})
-    own = set(roles.columns_in(roles.with_entries(islice(level.rows(around), NUM_LISTED))))
-    if columns.reward is None or key is None or columns.reward not in own:
+    level_names = set(roles.columns_in(roles.with_entries(islice(level.rows(around), NUM_LISTED))))
+    if columns.reward is None or key is None or columns.reward not in level_names:
         return False
     if not any(isinstance(parse.parse_reward(roles.verdict_of(row.get(columns.reward))), float) for row in inner):
         return False
-    steps = [parse.text_of(row.get(columns.step)) for row in level.rows(around)] if columns.step in own else []
+    steps = [parse.text_of(row.get(columns.step)) for row in level.rows(around)] if columns.step in level_names else []
     if len(steps) > 1 and len(set(steps)) > len(steps) / 2:
         return False  # an episode's, or a row for each update
     groups = Counter((parse.text_of(row.get(columns.step or "")), parse.text_of(row.get(key))) for row in inner)
     if columns.step is not None and sum(size > 1 for size in groups.values()) <= len(groups) / 2:
         return False  # examples beside the metrics of each step
-    of_several = key in own and len({parse.text_of(row.get(key)) for row in level.rows(around)}) > 1
-    is_answered = bool(level.columns) or not own.isdisjoint(_OF_A_ROLLOUT)
+    of_several = key in level_names and len({parse.text_of(row.get(key)) for row in level.rows(around)}) > 1
+    is_answered = bool(level.columns) or not level_names.isdisjoint(_ROLLOUT_KEYS)
     of_several &= named.reward is not None or not are_turns_of_one(level.name or "", level.rows(around))
     is_of_rollouts = of_several or (is_answered and not _NO_ROLLOUTS.search(level.name or ""))
     return is_of_rollouts and not roles.OFFERED.match(level.name or "")

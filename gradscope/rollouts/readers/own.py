@@ -63,11 +63,11 @@ SUFFIX = ".part.parquet"  # how the names of parts end
 LAYOUT = 1  # version of the content of a part; other versions are refused
 _KEY = b"gradscope_part"
 _ID_DIGITS = 12
-_OF_GROUPS = ("step", "group", "prompt", "text", "place")
+_GROUP_COLUMNS = ("step", "group", "prompt", "text", "place")
 """Columns with a cell for each group; the others have a list with a number for each of its rollouts."""
-_ALWAYS = frozenset({"step", "group", "prompt", "place", "reward"})
+_REQUIRED = frozenset({"step", "group", "prompt", "place", "reward"})
 _COUNTED = re.compile(r"\b([0-9]+) ((?:file|line|step|log)s?)\b")
-_OF_THE_LOG = ("The trainer logged ", records.DIFFER, records.TWICE_LOGGED)
+_LOG_SENTENCES = ("The trainer logged ", records.DIFFER, records.TWICE_LOGGED)
 """Sentences that begin so are written again for the merged log, perhaps with other numbers."""
 _BY_STEP = ("notes", "windows", "repeats")
 _BY_NAME = frozenset({"generic", "samples"})
@@ -131,8 +131,8 @@ def write_part(run: Run, folder: Path) -> Path:
             has_rows=copy.is_relative_to(run.path) if run.path.is_dir() else copy in expand(run.path),
         )
 
-    def own(sentences: Iterable[str]) -> tuple[str, ...]:
-        return tuple(sentence for sentence in sentences if not sentence.startswith(_OF_THE_LOG))
+    def input_sentences(sentences: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sentence for sentence in sentences if not sentence.startswith(_LOG_SENTENCES))
 
     files = in_threads(file_named, source.files)
     names, names_in_run = _names_within_steps(table)
@@ -141,8 +141,8 @@ def write_part(run: Run, folder: Path) -> Path:
         gradscope=__version__,
         **{name: getattr(source, name) for name in ("path", "format", "recognized", "num_rows", "quarantined")},
         files=tuple(files),
-        inferred=own(source.inferred),
-        missing=own(source.missing),
+        inferred=input_sentences(source.inferred),
+        missing=input_sentences(source.missing),
         metrics=dict(run.metrics),
         settings=run.settings,
         **{name: getattr(run, name) for name in _BY_STEP},
@@ -201,7 +201,7 @@ def _read(request: records.ReadRequest) -> Run:
         raise InputError(f"{request.path} holds no part of a log that was reduced (*{SUFFIX}).", hint=hint)
     opened = list[tuple[Path, _Manifest, pa.Table]]()
     for path in paths:
-        table, manifest, lacks = read_parquet(path), None, _ALWAYS
+        table, manifest, lacks = read_parquet(path), None, _REQUIRED
         with suppress(AttributeError, KeyError, TypeError, ValueError, msgspec.ValidationError):
             fields = json.loads((table.schema.metadata or {})[_KEY])
             if fields["layout"] != LAYOUT:
@@ -210,7 +210,7 @@ def _read(request: records.ReadRequest) -> Run:
                     "does not read.",
                     hint="Reduce its files again with this version.",
                 )
-            manifest, lacks = msgspec.convert(fields, _Manifest, strict=False), _ALWAYS - set(table.column_names)
+            manifest, lacks = msgspec.convert(fields, _Manifest, strict=False), _REQUIRED - set(table.column_names)
         if manifest is None or lacks:
             hint = "Move it out of the folder."
             raise InputError(f"{path} is no part of a log, though its name ends with {SUFFIX}.", hint=hint)
@@ -242,17 +242,17 @@ def _read(request: records.ReadRequest) -> Run:
 
 def _require_one_log(manifests: Mapping[Path, _Manifest]) -> None:
     """Refuse parts of several formats, and files that two parts hold, under one path or copied to another."""
-    (first, first_manifest), *further = manifests.items()
-    for path, other in further:
+    (first, first_manifest), *later = manifests.items()
+    for path, other in later:
         if other.format != first_manifest.format:
             raise InputError(
                 f"{first} is of a log of {first_manifest.format} and {path} of one of {other.format}.",
                 hint="Put the parts of each log in a folder of their own.",
             )
     files = [Path(file.path) for manifest in manifests.values() for file in manifest.row_files]
-    if further and not are_of_one(first_manifest.format, files):
+    if later and not are_of_one(first_manifest.format, files):
         raise InputError(
-            f"{first} and {further[0][0]} are of several evaluations, which are never pooled.",
+            f"{first} and {later[0][0]} are of several evaluations, which are never pooled.",
             hint="Put the part of each evaluation in a folder of its own.",
         )
     seen: dict[tuple[str, ...], Path] = {}
@@ -279,7 +279,7 @@ def _part(manifest: _Manifest, table: pa.Table, number_of: Mapping[str, int], *,
         first_row = numbers[first_row // ROWS_A_FILE] * ROWS_A_FILE + first_row % ROWS_A_FILE
     else:
         first_row = first_row + (numbers.min() if len(numbers) else 0) * ROWS_A_FILE
-    lists = {name: table[name].combine_chunks() for name in table.column_names if name not in _OF_GROUPS}
+    lists = {name: table[name].combine_chunks() for name in table.column_names if name not in _GROUP_COLUMNS}
     columns = {
         name: to_numpy(values.flatten()).astype(COLUMN_TYPES.get(name, np.float64), copy=False)
         for name, values in lists.items()
@@ -306,10 +306,10 @@ def _refuse_repeats(
     first_rows, sizes = (np.concatenate([getattr(part, name) for part in parts]) for name in ("first_row", "size"))
     order = np.argsort(first_rows)
     in_first = sizes[order][np.searchsorted(first_rows[order], merged.first_row)]
-    several = merged.select(merged.size > in_first)
-    assert several.sample is not None
-    has_ids = several.sums(several.sample != NOT_COMPARED) > 0
-    repeated = several.select(repeated_samples(several, several.sample) & has_ids)
+    split = merged.select(merged.size > in_first)
+    assert split.sample is not None
+    has_ids = split.sums(split.sample != NOT_COMPARED) > 0
+    repeated = split.select(repeated_samples(split, split.sample) & has_ids)
     if len(repeated):
         step, name = int(repeated.step[0]), to_texts(repeated.names)[0].encode("utf-8", "surrogatepass")
         holding = [
@@ -334,7 +334,7 @@ def _run(
         rows = sorted((file for file in files.values() if file.has_rows), key=lambda file: number_of[file.path])
         files = {file.name: file for file in (*rows, *files.values())}
     by_step: dict[str, Any] = {
-        name: {step: of for manifest in manifests for step, of in getattr(manifest, name).items()}
+        name: {step: entry for manifest in manifests for step, entry in getattr(manifest, name).items()}
         for name in ("metrics", *_BY_STEP)
     }
     sizes = () if first.format in ("gradscope", "trl") else records.describe_groups(groups)
@@ -454,8 +454,8 @@ def _contradictions(
     } | gone
     for file in dict.fromkeys(file for _, file in sorted(gone.items())):
         steps = steps_in_file(file)
-        of = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-        yield f"{file} is gone: the run wrote rollouts at {of}."
+        at_steps = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+        yield f"{file} is gone: the run wrote rollouts at {at_steps}."
     for step, count in sorted(logged.items()):
         was_read = step in covered and not num_groups.keys().isdisjoint(steps_in_file(covered[step]))
         if was_read and num_groups[step] != count:

@@ -32,7 +32,7 @@ _NUMBERED = re.compile(r"(checkpoint|global_step|step|iter)[-_][0-9]+")
 _WEIGHTS = ("*.safetensors*", "pytorch_model*.bin", "*.distcp", "optimizer.pt")
 _PICKLES = ("*.pt", "*.pth", "*.pkl", "*.pickle", "*.dp", "*.bin")
 _EVENTS = "events.out.tfevents.*"
-_OF_LOGGERS = (f"*/{_EVENTS}", *(f"{of}wandb-summary.json" for of in ("", "files/", "*/files/", "wandb/*/files/")))
+_SUMMARIES = tuple(f"{above}wandb-summary.json" for above in ("", "files/", "*/files/", "wandb/*/files/"))
 _SUMMARY = "Scenario.*_eval.json"
 _START = 65_536  # bytes of a file that are read to recognize text
 _LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; docs/logs.md has the others"
@@ -93,10 +93,10 @@ def refuse_folder_of_runs(path: Path, runs: Sequence[Path]) -> None:
     """Refuse a folder that holds several runs, where there are any, with the commands that read them."""
     if runs:
         names = [str(run.relative_to(path)) for run in runs]
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
         first, all_of_them = shlex.quote(str(runs[0])), shlex.quote(str(path))
         raise InputError(
-            f"{path} is a folder of {len(runs)} runs: {', '.join(names[:5])}{more}.",
+            f"{path} is a folder of {len(runs)} runs: {', '.join(names[:5])}{rest}.",
             hint=f"One: gradscope degeneracy {first}; all, on one page: gradscope report {all_of_them}",
         )
 
@@ -134,20 +134,22 @@ def refuse_unrecognized(request: ReadRequest) -> NoReturn:
         candidates = _like_rewards([dict(leaves_in(row)) for row in rows])
     columns = [name for name in entries if "." not in name or name in scores]  # others are many
     files = request.path.rglob("*.*") if not columns and request.path.is_dir() else ()
-    of_rows = (of for of in islice(files, _MAX_FILES_BELOW) if (suffix_of(of) or of.match(_EVENTS)) and of.is_file())
-    if below := sorted({file.parent for file in of_rows} - {request.path}):
+    logs = (file for file in islice(files, _MAX_FILES_BELOW) if suffix_of(file) or file.match(_EVENTS))
+    if below := sorted({file.parent for file in logs if file.is_file()} - {request.path}):
         more_folders = f" and {counted(len(below) - 1, 'more folder')}" if len(below) > 1 else ""
         named = f"such files are in {below[0]}{more_folders}"
         raise InputError(f"{request.path} has no rows itself: {named}.", hint=f"Name the folder: {below[0]}")
     if len(rows) == 1 and list_name is None:
         columns_of = column_roles.columns_of_rows([rows[0]], ColumnNames())
-        within = [name for name in candidates if is_list_of_objects(rows[0].get(name.partition(".")[0]))]
+        listed = [name for name in candidates if is_list_of_objects(rows[0].get(name.partition(".")[0]))]
         if column_roles.key_of(columns_of) is None:  # others than those in the only list are totals
-            candidates = within if len({name.partition(".")[0] for name in within}) == 1 else []
+            candidates = listed if len({name.partition(".")[0] for name in listed}) == 1 else []
     if len(rows) == 1 and not candidates:
         _refuse_rows_below_keys(request.path, rows[0])
-    of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
-    seen = f"{of} columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
+    seen = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
+    seen = (
+        f"{seen} columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
+    )
     reward = column_roles.resolve_columns(entries, request.columns).reward
     hint = (
         "Name the columns with --reward-column, --group-column or --prompt-column and --step-column, counts with "
@@ -160,9 +162,9 @@ def refuse_unrecognized(request: ReadRequest) -> NoReturn:
         )
     if reward is not None:
         like = [shlex.quote(name) for name in _like_prompts(rows) if name != reward] or ["NAME"]
-        without = "" if like != ["NAME"] else " Where no column does, write the prompt, or its id, into each row."
+        advice = "" if like != ["NAME"] else " Where no column does, write the prompt, or its id, into each row."
         of_group = f"name what rollouts of a group share: --prompt-column {like[0]}"
-        hint = f"The reward is taken to be {reward!r}; {of_group}.{without}"
+        hint = f"The reward is taken to be {reward!r}; {of_group}.{advice}"
     elif candidates:
         hint = _reward_hint(rows, candidates, list_name)
     else:
@@ -238,15 +240,15 @@ def _refuse_rows_below_keys(path: Path, document: Mapping[str, Any]) -> None:
         are_steps = [step_number(key) is not None and not key.isdecimal() for key in keys]
         column = "step: $p[-1]" if are_steps[-1] else 'setting: ($p | join("/"))'
         column = "step: $p[-2], prompt: $p[-1]" if are_steps[-2:] == [True, False] else column
-        rows, how = list_of(document.get(keys[0])) if all(map(str.isdecimal, keys)) else [], "its keys"
+        rows, keyed_by = list_of(document.get(keys[0])) if all(map(str.isdecimal, keys)) else [], "its keys"
         if rows and column_roles.key_of(column_roles.columns_of_rows(rows, ColumnNames())) is None:
-            column, how = "prompt_id: $p[-1]", "the number of its prompt, or as `step` that of its step"
+            column, keyed_by = "prompt_id: $p[-1]", "the number of its prompt, or as `step` that of its step"
         program = shlex.quote(f"paths(arrays) as $p | getpath($p)[] | objects | {{{column}}} + .")
         file = shlex.quote(str(next(iter(expand(path)), path)))
         raise InputError(
             f"{path} is not a log that gradscope knows. Its rows lie below the keys {list_names(keys)}, and what these "
             "are is not known.",
-            hint=f"Write a row a line, with {how}: jq -c {program} {file} > rows.jsonl",
+            hint=f"Write a row a line, with {keyed_by}: jq -c {program} {file} > rows.jsonl",
         )
 
 
@@ -258,10 +260,10 @@ def _reward_hint(rows: Sequence[Mapping[str, Any]], candidates: Sequence[str], l
     named, columns = shlex.quote(candidates[0]), column_roles.columns_of_rows(rows, ColumnNames())
     is_deeper = is_list_of_objects(rows[0].get(candidates[0].partition(".")[0]))
     if list_name is not None and not is_deeper and column_roles.key_of(columns) is None:
-        asked = next(iter(_like_prompts(rows)), None)
+        prompt = next(iter(_like_prompts(rows)), None)
         column = f"column of {list_name!r}"
-        which = f"NAME, a {column} that" if asked is None else f"{shlex.quote(asked)}, if this {column}"
-        named += f" --prompt-column {which} tells prompts apart"
+        choice = f"NAME, a {column} that" if prompt is None else f"{shlex.quote(prompt)}, if this {column}"
+        named += f" --prompt-column {choice} tells prompts apart"
     alternatives = f"; others are {list_names(candidates[1:])}" if candidates[1:] else ""
     return f"Name the number that the trainer used, as in --reward-column {named}{alternatives}."
 
@@ -302,7 +304,7 @@ def _shares_in_lists(rows: Sequence[Mapping[str, Any]]) -> str:
     lists = [entry for row in rows for cell in row.values() if is_list_of_objects(cell) for entry in cell]
     for name, cell in (pair for entry in lists for pair in entry.items()):
         cells.setdefault(name, []).append(cell)
-    names = [name for name, of in cells.items() if all(is_number(cell) and 0 <= cell <= 1 for cell in of)]
+    names = [name for name, numbers in cells.items() if all(is_number(cell) and 0 <= cell <= 1 for cell in numbers)]
     if not names:
         return ""
     return f"Name the reward, where it is one of {list_names(names)}: --reward-column {shlex.quote(names[-1])}"
@@ -426,7 +428,8 @@ _KINDS = (
     ),
     _Kind(
         matches=lambda path: (
-            _is_file(path, "*.wandb", "*.db", _EVENTS) or _has(path, "*.wandb", "*.db", _EVENTS, *_OF_LOGGERS)
+            _is_file(path, "*.wandb", "*.db", _EVENTS)
+            or _has(path, "*.wandb", "*.db", _EVENTS, f"*/{_EVENTS}", *_SUMMARIES)
         ),
         description="is what W&B, trackio or TensorBoard keeps of a run, without metrics by step and without rollouts",
     ),
@@ -474,14 +477,12 @@ _KINDS = (
         description="is a file of weights, without rollouts",
     ),
     _Kind(
-        matches=lambda path: _is_file(path, "*.zip"),
+        matches=lambda path: _is_file(path, "*.zip", "*.tar", "*.tar.gz", "*.tgz"),
         description="is an archive",
-        hint=lambda path: f"Unpack it and name what comes out: python -m zipfile -e {shlex.quote(str(path))} .",
-    ),
-    _Kind(
-        matches=lambda path: _is_file(path, "*.tar", "*.tar.gz", "*.tgz"),
-        description="is an archive",
-        hint=lambda path: f"Unpack it and name what comes out: tar -xf {shlex.quote(str(path))}",
+        hint=lambda path: (
+            f"Unpack it and name what comes out: {'python -m zipfile -e' if path.suffix == '.zip' else 'tar -xf'} "
+            f"{shlex.quote(str(path))}{' .' * (path.suffix == '.zip')}"
+        ),
     ),
     _Kind(
         matches=lambda path: _is_file(path, "*.ipynb"),

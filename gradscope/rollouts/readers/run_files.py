@@ -19,7 +19,7 @@ from gradscope.reason import Reason
 from gradscope.rollouts.event_file import event_files, scalars_in
 from gradscope.rollouts.groups import RolloutGroup, reward_table
 from gradscope.rollouts.read_options import ReadOptions
-from gradscope.rollouts.readers import column_roles
+from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, logs_with, read_metrics_log
 from gradscope.rollouts.readers.metrics_alone.naming import Naming, naming_of
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
@@ -93,43 +93,44 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
         runs.
     """
     folder = request.path if request.path.is_dir() else request.path.parent
-    folders = [folder, folder.parent] if _OF_ROLLOUTS.fullmatch(folder.name) else [folder]
+    folders = [folder, folder.parent] if _ROLLOUT_FOLDER.fullmatch(folder.name) else [folder]
     from_0 = run.source.format == "generic" and 0 in run.steps
     run = replace(run, **saved_weights(request, _LAYOUT, folders, from_0=from_0))
-    run = replace(run, settings=_of_each_update(run.settings))
+    run = replace(run, settings=_per_update(run.settings))
     for folder in folders:
         events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
-        if several := several_sources("TensorBoard's files", "folder", sorted({str(file.parent) for file in events})):
-            return run.without_metrics(several)
+        if conflict := several_sources("TensorBoard's files", "folder", sorted({str(file.parent) for file in events})):
+            return run.without_metrics(conflict)
         if events:
-            return _with(run, events, scalar_metrics(events, {}, quarantine), quarantine)
+            return _logged(run, events, scalar_metrics(events, {}, quarantine), quarantine)
         metrics = StepMetrics.from_mapping(metric_lines(filter(Path.is_file, [lines]), {}, quarantine))
         of_script = run.source.format == "generic"
         if of_script and metrics and "grad_norm" not in naming_of(metrics.columns, {}).parts:
             metrics = StepMetrics.from_mapping(table_metrics(lines, quarantine) or metrics)  # in objects, or as text
         if metrics or (lines.is_file() and (not of_script or quarantine.result().lost)):
-            return _with(run, [lines], metrics, quarantine)
+            return _logged(run, [lines], metrics, quarantine)
         if not of_script:
             continue
-        below = [inner for pattern in _BELOW for inner in sorted(folder.glob(pattern)) if inner.is_dir()]
+        below = [inner for pattern in _METRIC_FOLDERS for inner in sorted(folder.glob(pattern)) if inner.is_dir()]
         tables = logs_with("grad_norm", [folder, *below], run.source.files)
-        if several := several_sources("Metrics", "file", tables):
-            return run.without_metrics(several)
+        if conflict := several_sources("Metrics", "file", tables):
+            return run.without_metrics(conflict)
         path = request.path
         siblings = sorted(path.parent.glob(f"*{path.suffix}")) if tables and path.is_file() else ()
-        for other in (of for of in siblings if word_of(of) != word_of(path) and not HELD_OUT.search(of.name)):
-            if column_roles.have_rollouts(column_roles.columns_of_rows(peek(other), request.columns)):
+        for other in siblings:
+            is_other_kind = word_of(other) != word_of(path) and not HELD_OUT.search(other.name)
+            if is_other_kind and roles.have_rollouts(roles.columns_of_rows(peek(other), request.columns)):
                 return run.without_metrics(
                     f"Metrics lie in {tables[0]}, but rollouts in {other} too: of which is not known; none were read."
                 )
         if tables:
             logged = table_metrics(tables[0], quarantine)
             if logged and len(run.steps) > 1 and logged.keys().isdisjoint(run.steps):
-                of_others = f"Metrics in {tables[0]} are of other steps than the rollouts, and none were read."
-                return run.without_metrics(of_others)
+                why = f"Metrics in {tables[0]} are of other steps than the rollouts, and none were read."
+                return run.without_metrics(why)
             inferred = (*run.source.inferred, f"Metrics are those of {tables[0]}.")
             run = replace(run, source=replace(run.source, inferred=inferred))
-            return _with(run, tables, logged, quarantine)
+            return _logged(run, tables, logged, quarantine)
     return run
 
 
@@ -150,9 +151,9 @@ def word_of(file: Path) -> str:
     return letters + runs if runs or len(letters) > 2 or letters == stem else ""
 
 
-_OF_ROLLOUTS = re.compile(r"(train_?)?(rollout|sample|completion|generation|trajectorie|trace)s?(_data)?")
+_ROLLOUT_FOLDER = re.compile(r"(train_?)?(rollout|sample|completion|generation|trajectorie|trace)s?(_data)?")
 """What names folders of rollouts, in a folder with the run's checkpoints and metrics."""
-_BELOW = ("*log*", "*metric*", "wandb/run-*")  # folders in which scripts keep their metrics
+_METRIC_FOLDERS = ("*log*", "*metric*", "wandb/run-*")  # folders in which scripts keep their metrics
 
 
 def several_sources(kind: str, noun: str, paths: Sequence[Path | str]) -> str:
@@ -163,26 +164,27 @@ def several_sources(kind: str, noun: str, paths: Sequence[Path | str]) -> str:
 
 def tables_of_metrics(folder: Path) -> list[Path]:
     """The CSV files and databases of trackio's in a folder that hold metrics by step; W&B's file of a folder of its."""
-    of_wandb = next((around for around in (folder, *folder.resolve().parents) if _OF_WANDB.match(around.name)), folder)
-    files = sorted([*folder.glob("*.csv"), *folder.glob("*.db"), *of_wandb.glob("*.wandb")])
+    above = (folder, *folder.resolve().parents)
+    wandb_run = next((parent for parent in above if _WANDB_RUN.match(parent.name)), folder)
+    files = sorted([*folder.glob("*.csv"), *folder.glob("*.db"), *wandb_run.glob("*.wandb")])
     return [file for file in files if holds_metrics(file, ReadOptions())]
 
 
-_OF_WANDB = re.compile(r"(offline-)?run-")
+_WANDB_RUN = re.compile(r"(offline-)?run-")
 
 
-def _of_each_update(settings: TrainerSettings) -> TrainerSettings:
+def _per_update(settings: TrainerSettings) -> TrainerSettings:
     """Arguments of verl as a script has them, each update of which is a step: epochs of one mini-batch use it again."""
     if settings.get("trainer") != "verl":
         return settings
     flat = replace(settings, values=flattened(settings.values))
     prompts, mini_batch = flat.lookup("data.train_batch_size"), flat.lookup(f"{_ACTOR}.ppo_mini_batch_size")
     epochs = flat.lookup(f"{_ACTOR}.ppo_epochs", 1)
-    again = {"num_iterations": epochs} if epochs != 1 and mini_batch in (None, prompts) else {}
-    size = next((of for of in (mini_batch, prompts) if of is not None), None)
+    epochs_per_batch = {"num_iterations": epochs} if epochs != 1 and mini_batch in (None, prompts) else {}
+    size = prompts if mini_batch is None else mini_batch
     rollouts = {"actor_rollout_ref.rollout.n": None} if size is None else {}  # an update has those of its step
     one_update = {"data.train_batch_size": size or 1, f"{_ACTOR}.ppo_mini_batch_size": size or 1}
-    return flat.with_values({**again, **rollouts, **one_update, f"{_ACTOR}.ppo_epochs": 1})
+    return flat.with_values({**epochs_per_batch, **rollouts, **one_update, f"{_ACTOR}.ppo_epochs": 1})
 
 
 def table_metrics(file: Path, quarantine: QuarantineLog) -> Mapping[int, Mapping[str, float]]:
@@ -194,13 +196,13 @@ def table_metrics(file: Path, quarantine: QuarantineLog) -> Mapping[int, Mapping
         return {}
 
 
-def _with(run: Run, files: list[Path], metrics: Mapping[int, Mapping[str, float]], quarantine: QuarantineLog) -> Run:
+def _logged(run: Run, files: list[Path], metrics: Mapping[int, Mapping[str, float]], quarantine: QuarantineLog) -> Run:
     source = replace(run.source, files=(*run.source.files, *map(str, files)))
     logged = StepMetrics.from_mapping(metrics)
     # not the reward, which open-instruct and slime log of more rollouts than these, as they filter afterwards
     norms = {name: key for name, key in naming_of(logged.columns, {}).parts.items() if name == "grad_norm"}
-    named, every, sampled = Naming(norms).apply(logged), run.settings.updates_per_batch, frozenset(run.steps)
-    starts = {step: step - (step - 1) % every for step in named.by_step("grad_norm") if step not in sampled}
+    named, period, sampled = Naming(norms).apply(logged), run.settings.updates_per_batch, frozenset(run.steps)
+    starts = {step: step - (step - 1) % period for step in named.by_step("grad_norm") if step not in sampled}
     repeats = {step: start for step, start in starts.items() if start in sampled}
     return replace(run, source=with_set_aside(source, quarantine), metrics=named, repeats={**run.repeats, **repeats})
 
@@ -225,9 +227,9 @@ class CheckpointLayout(Struct, frozen=True, kw_only=True):
 
 
 _NAMES = ("checkpoint*", "step*", "global_step*", "iter*", "ckpt*", "update*", "*[-_]step*")
-_ABOVE = ("", "epoch*/", "ckpt*/", "weights/")
+_PREFIXES = ("", "epoch*/", "ckpt*/", "weights/")
 _LAYOUT = CheckpointLayout(
-    patterns=(*(f"{above}{name}" for above in _ABOVE for name in _NAMES), "checkpoints/*"),
+    patterns=(*(f"{above}{name}" for above in _PREFIXES for name in _NAMES), "checkpoints/*"),
     inside=("hf_model", "hf", "huggingface", "model", "policy", "actor"),
     merge=lambda _: "Save it with save_pretrained() in the next run.",
 )
@@ -257,7 +259,7 @@ def saved_weights(
     refs = [weights_of[number] for number in sorted(weights_of)]
     weights_of_all = with_initial(refs, request.initial, base_of, before_0=from_0 and 0 in weights_of)
     readable = {weights.num_updates for weights in weights_of_all}
-    folders = (*(weights.path for weights in weights_of_all), request.initial, *(of.base for of in weights_of_all))
+    folders = (*(ref.path for ref in weights_of_all), request.initial, *(ref.base for ref in weights_of_all))
     return {
         "weights": weights_of_all,
         "unmerged_weights": {number: reason for number, reason in unmerged.items() if number not in readable},
@@ -308,9 +310,10 @@ def verl_metrics(
     Raises:
         InputError: There are several files, and none, or not one alone, has these rewards; or none has that name.
     """
-    logs = ([file for file in sorted(of.glob("*.jsonl")) if file.is_file()] for of in (folder, folder.parent))
-    of_metrics = ([file for file in of if file not in skip and are_metrics(peek(file, num_rows=1))] for of in logs)
-    files = next(filter(None, of_metrics), [])
+    files: list[Path] = []
+    for parent in (folder, folder.parent):
+        logs = (file for file in sorted(parent.glob("*.jsonl")) if file.is_file() and file not in skip)
+        files = files or [file for file in logs if are_metrics(peek(file, num_rows=1))]
     if not files and experiment is None:
         return None, {}, []
     chosen = [file for file in files if experiment in (None, stem_of(file))]
@@ -320,14 +323,15 @@ def verl_metrics(
         means = table.mean_by_step(table.sums(np.nan_to_num(table.reward)), table.sums(~np.isnan(table.reward)))
     if len(chosen) > 1:  # that with every step of the rollouts, with their mean reward wherever it has one
         read = {file: read_verl_metrics(file, QuarantineLog()) for file in files}
-        both = {file: _mean_pairs(metrics, means) for file, metrics in read.items() if means.keys() <= metrics.keys()}
-        chosen = [file for file, pairs in both.items() if pairs and all(starmap(_are_close, pairs))]
+        complete = {file: metrics for file, metrics in read.items() if means.keys() <= metrics.keys()}
+        pairs_of = {file: _mean_pairs(metrics, means) for file, metrics in complete.items()}
+        chosen = [file for file, pairs in pairs_of.items() if pairs and all(starmap(_are_close, pairs))]
     if len(chosen) != 1:
         names = ", ".join(str(file) for file in files) or "none"
         have = f"{len(chosen) or 'none'} of them have the rewards of these rollouts"
-        which = "none is called so" if experiment else have
+        reason = "none is called so" if experiment else have
         raise InputError(
-            f"{folder} has metrics of {len(files)} experiments ({names}), and {which}.",
+            f"{folder} has metrics of {len(files)} experiments ({names}), and {reason}.",
             hint="Name the one of these rollouts by its file: --metric-run NAME; or move the others away.",
         )
     (file,) = chosen

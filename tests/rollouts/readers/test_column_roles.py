@@ -10,7 +10,7 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.column_roles import resolve_columns, reward_columns, sample_column, summed_columns
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.generic import num_turns_asked
+from gradscope.rollouts.readers.generic import num_prompt_turns
 from gradscope.rollouts.readers.parsing.cells import before_answer
 from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED
 from tests.rollouts.readers.lines import naming, refusal, write_rows
@@ -436,7 +436,7 @@ def test_a_prompt_ends_where_its_conversations_part(
         for prompt in range(3)
         for index in range(4)
     ]
-    assert num_turns_asked([*conversations, "text", None]) == num_turns
+    assert num_prompt_turns([*conversations, "text", None]) == num_turns
     prompts = {str(before_answer(of, num_turns)) for of in conversations}
     assert prompts == {str(conversation(*examples, f"user:question {prompt}")) for prompt in range(3)}
 

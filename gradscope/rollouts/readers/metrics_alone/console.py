@@ -48,10 +48,10 @@ _BOXED = re.compile(
 _STEP_ABOVE = re.compile(
     r"(?:^\W*\b|\btrain )step (?P<step>[0-9]{1,15})(?:/[0-9]{1,15})?\b(?:\W*| done\..*)$", re.IGNORECASE
 )
-_APART = r"\b(?:epoch|eval\w*|val\w*|test\w*)\b"
-_STEP_OF_ALL = re.compile(
-    rf"^(?!.*{_APART}(?![\w/@.-]{{0,200}}(?: [a-z(][\w/)]{{0,40}}){{0,3}}?(?:\s?[:=]\s{{0,2}}|\s){NUMBER}(?![0-9/])))"
-    rf"(?P<before>(?:(?!{_APART})[^/]){{0,100}}?\b)(?P<step>[0-9]{{1,15}})/[0-9]{{1,15}}\b\]?(?P<gap>\s?[|:,-]?\s+)",
+_EVAL = r"\b(?:epoch|eval\w*|val\w*|test\w*)\b"
+_STEP_OF_TOTAL = re.compile(
+    rf"^(?!.*{_EVAL}(?![\w/@.-]{{0,200}}(?: [a-z(][\w/)]{{0,40}}){{0,3}}?(?:\s?[:=]\s{{0,2}}|\s){NUMBER}(?![0-9/])))"
+    rf"(?P<before>(?:(?!{_EVAL})[^/]){{0,100}}?\b)(?P<step>[0-9]{{1,15}})/[0-9]{{1,15}}\b\]?(?P<gap>\s?[|:,-]?\s+)",
     re.IGNORECASE,
 )
 """A step of so many, with numbers of an evaluation behind it at most; what is one, or an epoch, is apart."""
@@ -75,32 +75,32 @@ _MEAN_REWARD = re.compile(
 _EPISODE_FIRST = re.compile(
     r"^\W*(?P<name>episode|epoch|round)[\s:=#\[]{1,9}(?P<number>[0-9]{1,15})\b(?!\.)", re.IGNORECASE
 )
-_OF_GROUPS = re.compile(
+_GROUP_COUNTS = re.compile(
     r"\b(?P<key>(?:[\w/-]{0,80}(?:dead|degenerate|zero)[\w/-]{0,80})(?: groups?)?)\s?[:=]?\s{0,2}"
     r"(?P<part>[0-9]{1,9})\s?/\s?(?P<number>[0-9]{1,9})\b(?![./])",
     re.IGNORECASE,
 )
 """So many groups of a step's without a gradient."""
-_DICTIONARY = re.compile(r"\b(?P<of>rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
+_DICTIONARY = re.compile(r"\b(?P<kind>rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
 _AFTER_BAR = re.compile(
     r"\b(?P<step>[0-9]{1,12})/(?P<total>[0-9]{1,12}) \[[^\[\]=]{1,60}(?:it/s|s/it), ?(?P<rest>[^\[\]]{1,2000})\]"
 )
 _DASHED = re.compile(r" - [^\s:]+:\S+ - ")
-_OF_DASHED = r"(?:[-+0-9.einaf]|np\.float[0-9]*\(|\))*"
+_DASH_CELL = r"(?:[-+0-9.einaf]|np\.float[0-9]*\(|\))*"
 _DASHED_STEP = re.compile(r"\bstep:[0-9]{1,15}(?= -|\s*$)")
 _DASHED_REST = re.compile(
-    rf"(?=.*:|[0-9.])(?!.*\bstep:)(?:- ?)?(?:[^\s:]*:)?{_OF_DASHED}(?: - [^\s:]+:{_OF_DASHED})*(?: -(?: [^\s:]*:?)?)?"
+    rf"(?=.*:|[0-9.])(?!.*\bstep:)(?:- ?)?(?:[^\s:]*:)?{_DASH_CELL}(?: - [^\s:]+:{_DASH_CELL})*(?: -(?: [^\s:]*:?)?)?"
 )
 _NARROWEST = 40  # columns of a terminal
 COLOR, RAY = r"\x1b\[[0-9;]*m", r"\([^()]{1,80} pid=[^()]{1,80}\)"  # what Ray puts before a line
-_OF_RAY = re.compile(rf"^(?:\s|{COLOR}|{RAY})+")
+_RAY_PREFIX = re.compile(rf"^(?:\s|{COLOR}|{RAY})+")
 _OPENS = re.compile(rf"^(?:\s|{COLOR}|{RAY})*\{{\s*(?:['\"][\w/@. -]{{1,200}}['\"]:|$)")
 """The begin of a dictionary, and nothing before it."""
 _NUMBERS = msgspec.json.Decoder(dict[str, float], strict=False)
 _COLUMN = re.compile(r"[a-z_][\w/@.()%-]*", re.IGNORECASE)
-_OF_EPISODE = re.compile(r"""\b(?:done|terminated)['"]?\s?[:=]\s?(?:true|false)\b""", re.IGNORECASE)
-_OF_INTEREST = re.compile(r"[0-9]|step", re.IGNORECASE)
+_EPISODE_END = re.compile(r"""\b(?:done|terminated)['"]?\s?[:=]\s?(?:true|false)\b""", re.IGNORECASE)
+_MAY_HOLD = re.compile(r"[0-9]|step", re.IGNORECASE)
 _MARKDOWN = re.compile(r"(?<!\*)\*\*(?!\*)|^\s*(?:\*|[0-9]{1,3}\.)\s")
 """What a completion has that is printed, whose steps are those of a solution: bold text and items of lists."""
 _ENDED = "train_runtime"  # a key of what a trainer prints at its end
@@ -137,7 +137,7 @@ def dashes_joined(lines: Iterable[Text]) -> Iterator[Text]:
     """Lines of a console, with verl's ``step:N - name:value - ...`` as one where a terminal broke it."""
     location, held, before = "", "", 0
     for own_location, line in lines:
-        rest = _OF_RAY.sub("", line).rstrip() if held else ""
+        rest = _RAY_PREFIX.sub("", line).rstrip() if held else ""
         is_between = held.endswith("-") or rest.startswith("-")
         if _DASHED_REST.fullmatch(rest) and (is_between or " - " in rest or before >= max(_NARROWEST, len(rest))):
             held, before = held + " " * is_between + rest, len(rest)
@@ -189,7 +189,7 @@ class PrintedLines:
         """The metrics of a line with its step; the reason where they are damaged; None for a line without metrics."""
         before, self._before = self._before, {}
         ahead, self._ahead = self._ahead, {}
-        if "{" not in line and not _OF_INTEREST.search(line):  # as most lines of a text
+        if "{" not in line and not _MAY_HOLD.search(line):  # as most lines of a text
             self._columns = [] if any(map(str.isalnum, line)) else self._columns
             return None
         for bar in _PROGRESS.finditer(line[:_LONGEST_LINE]) if " [" in line else ():
@@ -197,7 +197,7 @@ class PrintedLines:
         text = line[-_LONGEST_LINE:]
         text = re.sub(COLOR, "", text) if "\x1b" in text else text
         lowered = text.lower() if "reward" in text else ""  # for a search that takes longer
-        if ("done" in lowered or "terminated" in lowered) and _OF_EPISODE.search(text):
+        if ("done" in lowered or "terminated" in lowered) and _EPISODE_END.search(text):
             return None  # a step of an environment, and not of training
         dictionary = _DICTIONARY.search(text) if ": {" in text else None
         if dictionary is None and "{" in text:
@@ -209,13 +209,13 @@ class PrintedLines:
             if is_marked:
                 return self._dictionary(location, text, values, before)
         if dictionary is not None:
-            of, step = dictionary["of"], int(dictionary["step"])
-            if of == "step":
+            kind, step = dictionary["kind"], int(dictionary["step"])
+            if kind == "step":
                 self._next_update = step + 1
-            elif of != "eval":
-                if step <= self._rollouts.get(of, -1):  # a resumed run goes back
+            elif kind != "eval":
+                if step <= self._rollouts.get(kind, -1):  # a resumed run goes back
                     self._next_update = 0
-                self._rollouts[of] = step
+                self._rollouts[kind] = step
                 step = max(step, self._next_update)
             self._before = {**_in_dictionary(text[dictionary.start() :]), "step": step}
         else:
@@ -269,7 +269,7 @@ class PrintedLines:
             self._above = int(above["step"])
         elif first is not None and (values := _named(text[first.end() :])):
             return {**values, "step": int(first["step"])}
-        elif "/" in text and (of_all := _STEP_OF_ALL.match(text)) is not None and _are_named(of_all):
+        elif "/" in text and (of_all := _STEP_OF_TOTAL.match(text)) is not None and _are_named(of_all):
             return {**_named(text[of_all.start("gap") :]), "step": int(of_all["step"])}
         elif self._above is not None and ("•" in text or "│" in text) and (values := _named(text)):
             return {**values, "step": self._above}
@@ -324,17 +324,18 @@ def _named(text: str) -> Values:
         pattern = _BOXED if "│" in text else _PIPED if "|" in text and not _NAMED.search(text) else _NAMED
         matches = list(pattern.finditer(text))
         if not matches and _BETWEEN.issuperset(_SPACED.sub("", text)):  # nothing but names and numbers
-            matches = _of_learning(_SPACED, text)
+            matches = _training_pairs(_SPACED, text)
         elif not matches and "," in text:  # names of several words
-            matches = _of_learning(_WORDED, text)
+            matches = _training_pairs(_WORDED, text)
         named = {}
         for key, cell in ((plain_name(pair["key"]), pair["value"]) for pair in matches):
-            listed = [number_or_text(of) for of in re.split(r"[\s,']+", cell[1:-1]) if of] if cell[0] == "[" else []
+            words = re.split(r"[\s,']+", cell[1:-1]) if cell[0] == "[" else ()
+            listed = [number_or_text(word) for word in words if word]
             are_all = listed and all(isinstance(number, float) for number in listed)
             named[key] = sum(map(float, listed)) / len(listed) if are_all else number_or_text(cell)
         lowered = text.lower() if "/" in text else ""  # for a search that takes longer
         has_groups = any(word in lowered for word in ("dead", "degenerate", "zero"))
-        for counts in _OF_GROUPS.finditer(text, 0, _LONGEST_ROW) if has_groups else ():
+        for counts in _GROUP_COUNTS.finditer(text, 0, _LONGEST_ROW) if has_groups else ():
             key = "_".join(re.split(r"\W+", counts["key"].lower()))
             if number := int(counts["number"]):
                 named[f"frac_{key}{'' if 'group' in key else '_groups'}"] = int(counts["part"]) / number
@@ -346,7 +347,7 @@ def has_bar(text: str) -> bool:
     return "it, " in text or "it/s, " in text
 
 
-def _of_learning(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
+def _training_pairs(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
     """The names and numbers in a text, if one of them is a reward or a loss."""
     matches = list(pattern.finditer(text))
     return matches if any(_REWARD_OR_LOSS.search(plain_name(pair["key"])) for pair in matches) else []
@@ -376,17 +377,17 @@ def blocks_joined(lines: Iterable[Text]) -> Iterator[Text]:
     held: list[Text] = []
     is_box = False
     for location, line in lines:
-        plain = _BEFORE.sub("", line).rstrip() if held or any(word in line for word in _BEGIN) else ""
+        stripped = _BEFORE.sub("", line).rstrip() if held or any(word in line for word in _BEGIN) else ""
         if held:
-            is_inside = plain[:1] in ("│", "├") if is_box else _OUTLINED.fullmatch(plain) is not None
+            is_inside = stripped[:1] in ("│", "├") if is_box else _OUTLINED.fullmatch(stripped) is not None
             if is_inside and len(held) < _LONGEST:
-                held.append((location, plain))
+                held.append((location, stripped))
                 continue
             yield from _joined(held)
             held = []
-        is_box = _BOX.fullmatch(plain) is not None
-        if is_box or _HEADING.fullmatch(plain):
-            held = [(location, plain)]
+        is_box = _BOX.fullmatch(stripped) is not None
+        if is_box or _HEADING.fullmatch(stripped):
+            held = [(location, stripped)]
         else:
             yield location, line
     yield from _joined(held)

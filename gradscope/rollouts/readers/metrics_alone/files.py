@@ -110,10 +110,10 @@ class MetricsLog(WatchedLog):
 
 CONSOLE = "a trainer's console"
 _MAX_DEPTH = 3  # objects around the rows of a document
-_OF_STEPS = re.compile(r"mean|avg|average|history|curve|_trace$|grad_?norm|^lr|learning_?rate", re.IGNORECASE)
+_SERIES = re.compile(r"mean|avg|average|history|curve|_trace$|grad_?norm|^lr|learning_?rate", re.IGNORECASE)
 """Names of lists with an element a step, and not one for each rollout of a batch."""
 _TRACE = re.compile(r"_(history|curve|trace)$", re.IGNORECASE)  # such are, whatever else the document has
-_OF_EPISODES = re.compile(r"episode|rollout|traj|turn|game|sample|scaling|budget", re.IGNORECASE)
+_EPISODES = re.compile(r"episode|rollout|traj|turn|game|sample|scaling|budget", re.IGNORECASE)
 """Names of objects whose steps are turns, or budgets of inference."""
 Rows = Iterator[MetricRow | Row | Piece]
 _FEW, _MANY = 1 << 8, 1 << 14  # rows in a piece, at first and later
@@ -156,12 +156,12 @@ class MetricFile(Struct, frozen=True):
 
 def _pieces(rows: Sequence[MetricRow]) -> Iterator[Piece]:
     locations = [location.rpartition(":") for location, *_ in rows]
-    for where, indices in groupby(range(len(rows)), key=lambda at: locations[at][0]):
+    for file, indices in groupby(range(len(rows)), key=lambda index: locations[index][0]):
         chosen = list(indices)
         yield Piece(
-            where=where,
-            numbers=np.array([int(locations[at][2]) for at in chosen], dtype=np.int64),
-            tables=as_tables([rows[at][1] for at in chosen], [rows[at][2] for at in chosen]),
+            source=file,
+            numbers=np.array([int(locations[index][2]) for index in chosen], dtype=np.int64),
+            tables=as_tables([rows[index][1] for index in chosen], [rows[index][2] for index in chosen]),
         )
 
 
@@ -185,7 +185,7 @@ def opened(file: Path) -> MetricFile | None:
             return MetricFile("a table of metrics", file, read_parquet_rows)
         case ".json":
             read = partial(_rows_in, file)
-            return MetricFile("metrics in JSON", file, lambda of, log: read_json_rows(of, log, partial(read, log)))
+            return MetricFile("metrics in JSON", file, lambda path, log: read_json_rows(path, log, partial(read, log)))
         case ".jsonl" | ".ndjson":
             return MetricFile("metrics in JSON lines", file, _json_lines)
         case ".csv" | ".tsv":
@@ -197,14 +197,14 @@ def opened(file: Path) -> MetricFile | None:
         case ".md":
             return MetricFile("tables in Markdown", file, partial(_tables_in, find=published.tables_of_markdown))
         case "" | ".log" | ".txt" | ".out" | ".err" | ".stdout" | ".stderr":
-            return MetricFile(CONSOLE, file, lambda *of: _printed(_texts(*of), of[1]))
+            return MetricFile(CONSOLE, file, lambda *path: _printed(_texts(*path), path[1]))
     return None
 
 
 def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MAX_DEPTH) -> Sequence[Any]:
     """The rows of a document: a list, lists of rows, columns of pandas or W&B, or parts with a step, each a run."""
     if isinstance(document, list) and any(map(_is_run, document[:_FEW])):
-        document = {f"run {at}": run for at, run in enumerate(document, start=1)}
+        document = {f"run {number}": run for number, run in enumerate(document, start=1)}
     if isinstance(document, list):
         return published.scalars_saved(document, file)
     if not isinstance(document, dict) or not document:
@@ -220,7 +220,7 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     by_key: dict[str, list[Any]] = {
         key: cell for key, cell in document.items() if isinstance(cell, list) and key not in lists
     }
-    is_history = any(map(_OF_STEPS.search, by_key))
+    is_history = any(map(_SERIES.search, by_key))
     ends = ("step", "steps") if is_history or any("loss" in key for key in by_key) else ("step",)  # turns are steps too
     step = next((key for key in by_key if key.lower().endswith(ends)), None)
     num_rows = 0 if step is None else len(by_key[step])
@@ -241,7 +241,7 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
         lists = {name: cell for name, cell in lists.items() if name in learns or not are_turns_of_one(name, cell)}
     for name, cells in lists.items():
         by_name = {key: [row.get(key) for row in cells[:_FEW]] for key in cells[0]}
-        if not hold_rollouts(by_name) and any(is_number(cell) for of in by_name.values() for cell in of):
+        if not hold_rollouts(by_name) and any(map(is_number, chain.from_iterable(by_name.values()))):
             quarantine.lists.add(name)
     if lists and not of_runs:
         return [{"run": name, **row} for name in lists if name in quarantine.lists for row in lists[name]]
@@ -249,12 +249,12 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     by_step = len(rows) == len(document) and None not in map(step_number, rows)
     if by_step and None in map(step_number, chain.from_iterable(rows.values())):
         return [{"step": key, **row} for key, row in rows.items()]
-    inner = of_runs or {name: row for name, row in rows.items() if depth and not _OF_EPISODES.search(name)}
+    inner = of_runs or {name: row for name, row in rows.items() if depth and not _EPISODES.search(name)}
     parts = {name: _rows_in(file, quarantine, row, depth - 1) for name, row in inner.items()}
     parts = {name: part for name, part in parts.items() if is_list_of_objects(part) and any(map(is_step, part[0]))}
     if parts:
-        runs = [(f"{name}/{row['run']}" if row.get("run") else name, row) for name, of in parts.items() for row in of]
-        return [{**row, "run": run} for run, row in runs]
+        located = [(name, row) for name, part in parts.items() for row in part]
+        return [{**row, "run": f"{name}/{row['run']}" if row.get("run") else name} for name, row in located]
     columns = {key: value for key, value in document.items() if isinstance(value, list | dict)}
     lengths = {len(value) for value in columns.values()}
     if len(columns) < len(document) or len(lengths) != 1:
@@ -262,14 +262,14 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     keys = list(next(iter(columns.values())))
     if not all(isinstance(value, dict) and list(value) == keys for value in columns.values()):
         return ()
-    return [{key: value[at] for key, value in columns.items()} for at in keys]
+    return [{name: value[key] for name, value in columns.items()} for key in keys]
 
 
 def _is_run(row: Any) -> bool:
     """Whether an object without a step lists rows with a step and a loss, or numbers by step; no episode's turns."""
     cells = mapping_of(row)
     lists = filter(is_list_of_objects, cells.values())
-    learns = any(any(map(is_step, of[0])) and any("loss" in key for key in of[0]) for of in lists)
+    learns = any(any(map(is_step, rows[0])) and any("loss" in key for key in rows[0]) for rows in lists)
     learns |= any(isinstance(cells[key], list) for key in filter(_TRACE.search, cells))
     return learns and not any(map(is_step, row))
 
@@ -286,18 +286,18 @@ def _json_lines(file: Path, quarantine: MetricsLog) -> Rows:
     for block in blocks_in(file, sizes=_sizes()):
         if block.lost is not None:
             raise block.lost
-        rows, at, bounds = block.decoded(decoder)
-        odd_rows = block.odd_rows(bounds, np.setdiff1d(np.arange(len(bounds) - 1), at).tolist())
-        alone = [(odd.at, odd.row) for odd in odd_rows if isinstance(odd.row, dict)]
-        if alone:
-            numbered = sorted([*zip(at.tolist(), rows, strict=True), *alone], key=itemgetter(0))
-            rows, at = [row for _, row in numbered], np.array([number for number, _ in numbered])
-        end = int(at[-1]) if rows else -1
+        rows, indices, bounds = block.decoded(decoder)
+        odd_rows = block.odd_rows(bounds, np.setdiff1d(np.arange(len(bounds) - 1), indices).tolist())
+        parsed = [(flawed.at, flawed.row) for flawed in odd_rows if isinstance(flawed.row, dict)]
+        if parsed:
+            numbered = sorted([*zip(indices.tolist(), rows, strict=True), *parsed], key=itemgetter(0))
+            rows, indices = [row for _, row in numbered], np.array([number for number, _ in numbered])
+        end = int(indices[-1]) if rows else -1
         _set_aside(file, quarantine, odd_rows, num_lines, end)
         quarantine.count_read(0 if packed else len(block.data), len(rows))
         if rows:
             last = num_lines + end + 1
-            yield Piece(where=str(file), numbers=at + num_lines + 1, tables=as_tables(rows))
+            yield Piece(source=str(file), numbers=indices + num_lines + 1, tables=as_tables(rows))
         num_lines += len(bounds) - 1
         if num_lines - last > allowed(MAX_FLAWED):
             message = f"{file} has no row in {allowed(MAX_FLAWED):,} lines from line {last + 1} on."
@@ -306,9 +306,9 @@ def _json_lines(file: Path, quarantine: MetricsLog) -> Rows:
         quarantine.count_read(file.stat().st_size, 0)
 
 
-def _set_aside(file: Path, quarantine: MetricsLog, odd: Iterable[OddRow], num_lines: int, end: int) -> None:
+def _set_aside(file: Path, quarantine: MetricsLog, odd_rows: Iterable[OddRow], num_lines: int, end: int) -> None:
     """Set aside the lines of a block without a row; ``end`` is the index of its last row."""
-    flawed = [row for row in odd if isinstance(row.row, str)]
+    flawed = [row for row in odd_rows if isinstance(row.row, str)]
     for is_behind in (False, True):
         for row in (row for row in flawed if (row.at > end) == is_behind):
             first = num_lines + row.at + 1
@@ -322,12 +322,12 @@ def _set_aside(file: Path, quarantine: MetricsLog, odd: Iterable[OddRow], num_li
 def _table(file: Path, quarantine: MetricsLog) -> Rows:
     num_lines = done = 0
     for block in csv_blocks(file, None, _sizes(), with_null=True):
-        rows = [(odd.at, odd.row) for odd in block.odd if isinstance(odd.row, dict)]
+        rows = [(flawed.at, flawed.row) for flawed in block.odd if isinstance(flawed.row, dict)]
         lines, columns = block.lines, dict[str, Column]()
         if block.batch is not None:
             columns = {name: _cells(block.batch.column(name)) for name in block.batch.schema.names}
         elif rows:
-            lines = np.array([at for at, _ in rows])
+            lines = np.array([index for index, _ in rows])
             columns = {name: [published.number_or_text(row[name]) for _, row in rows] for name in rows[0][1]}
         _set_aside(file, quarantine, block.odd, num_lines, int(lines[-1]) if len(lines) else -1)
         if len(lines):
@@ -348,21 +348,21 @@ def _cells(cells: pa.Array) -> Column:
     values = to_filled(numbers, math.nan)
     if not numbers.null_count:
         return Numbers(None, values)
-    at = np.flatnonzero(to_numpy(numbers.is_valid().cast(pa.int8())))
-    return Numbers(at, values[at])
+    rows = np.flatnonzero(to_numpy(numbers.is_valid().cast(pa.int8())))
+    return Numbers(rows, values[rows])
 
 
 def _table_piece(file: Path, columns: Mapping[str, Column], numbers: Counts) -> Piece:
     """Rows of a table. W&B exports columns ``RUN - METRIC`` of several runs; ``__MIN`` and ``__MAX`` are ignored."""
-    at, where = np.arange(len(numbers)), str(file)
+    all_rows, source = np.arange(len(numbers)), str(file)
     if tuple(columns) == published.SAVED_SCALARS:
         _, step, value = columns.values()
         columns = {"step": step, published.tag_of(file): value}
     parts = {name: name.rpartition(" - ") for name in columns}
     shared = {name: columns[name] for name, (run, _, metric) in parts.items() if not (run and metric)}
-    shared_table = MetricTable(at=at, columns=shared)
+    shared_table = MetricTable(rows=all_rows, columns=shared)
     if len(shared) == len(columns):
-        return Piece(where=where, numbers=numbers, tables=[shared_table])
+        return Piece(source=source, numbers=numbers, tables=[shared_table])
     of_run: dict[str, dict[str, Column]] = {}
     for name, (run, _, metric) in parts.items():
         if name not in shared and not metric.endswith(("__MIN", "__MAX")):
@@ -372,12 +372,12 @@ def _table_piece(file: Path, columns: Mapping[str, Column], numbers: Counts) -> 
         indices = [np.zeros(0, dtype=np.int64)]  # of cells that are not empty
         for column in cells.values():
             texts = [] if isinstance(column, Numbers) else column
-            own = column.at if isinstance(column, Numbers) else np.flatnonzero([cell != "" for cell in texts])
-            indices.append(at if own is None else own)
+            rows = column.rows if isinstance(column, Numbers) else np.flatnonzero([cell != "" for cell in texts])
+            indices.append(all_rows if rows is None else rows)
         filled = np.unique(np.concatenate(indices))
         if len(filled):
-            tables.append(MetricTable(at=at, columns={**shared, **cells}, run=run).take(filled))
-    return Piece(where=where, numbers=numbers, tables=tables)
+            tables.append(MetricTable(rows=all_rows, columns={**shared, **cells}, run=run).take(filled))
+    return Piece(source=source, numbers=numbers, tables=tables)
 
 
 def _events(file: Path, quarantine: MetricsLog) -> Rows:
@@ -390,13 +390,13 @@ def _events(file: Path, quarantine: MetricsLog) -> Rows:
     for message in damage:
         damaged(message)
     quarantine.count_read(stat.st_size, len(scalars))
-    at = np.arange(len(scalars))
+    rows = np.arange(len(scalars))
     columns = {**scalars.columns, "step": Numbers(None, scalars.steps.astype(np.float64))}
-    yield Piece(where=str(file), numbers=at + 1, tables=[MetricTable(at=at, columns=columns)])
+    yield Piece(source=str(file), numbers=rows + 1, tables=[MetricTable(rows=rows, columns=columns)])
 
 
 @lru_cache(maxsize=1)  # since its first rows are read before all of them
-def _scalars(file: Path, size: int, written: int) -> tuple[StepMetrics, tuple[str, ...]]:
+def _scalars(file: Path, size: int, modified: int) -> tuple[StepMetrics, tuple[str, ...]]:
     damage: list[str] = []
     return scalars_in(file, damage.append), tuple(damage)
 
@@ -508,22 +508,22 @@ def _printed(lines: Iterable[console.Text], quarantine: MetricsLog) -> Rows:
         quarantine.row_read()  # no sign that the file was cut off
         return
     run = "dictionaries" if num_lines and not is_counted else ""
-    every = 0 if is_counted else _every(counts[1:])
+    period = 0 if is_counted else _bar_period(counts[1:])
     for location, values, bar, position in dictionaries:
-        step = every * position or (bar if is_counted else position)
-        yield location, {"step": step, **values, STEP_IS_POSITION: float(not (is_counted or every))}, run
+        step = period * position or (bar if is_counted else position)
+        yield location, {"step": step, **values, STEP_IS_POSITION: float(not (is_counted or period))}, run
 
 
-def _every(counts: Sequence[tuple[int, int]]) -> int:
+def _bar_period(counts: Sequence[tuple[int, int]]) -> int:
     """Steps from a dictionary to the next, where they were written behind bars of as many at once; 0 where they differ.
 
     A buffer that is full is written before the dictionary that no longer fits, whose bar is there already.
     """
     last, num = counts[-1] if counts else (0, 1)
     ends = [count for count, after in pairwise(counts) if count[0] != after[0]]
-    every = last // num
-    is_even = last - every * num < every and all(0 <= bar - every * position < 2 * every for bar, position in ends)
-    return every if is_even else 0
+    period = last // num
+    is_even = last - period * num < period and all(0 <= bar - period * position < 2 * period for bar, position in ends)
+    return period if is_even else 0
 
 
 def _tables_in(file: Path, quarantine: MetricsLog, find: Callable[[str], Sequence[published.Table]]) -> Rows:

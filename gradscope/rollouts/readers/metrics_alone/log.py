@@ -66,10 +66,10 @@ _ID = re.compile(r"(^|_)(id|uid|idx|index|group)$", re.IGNORECASE)
 _IN_NO_ORDER = 4  # a step of so many that goes back
 _NUM_PEEKED = 200
 _MAX_NAMED = 6
-_MOST_ALIKE = 8  # files of metrics in a folder whose names differ in numbers alone
+_MAX_NUMBERED = 8  # files of metrics in a folder whose names differ in numbers alone
 _DIGITS = re.compile("[0-9]+")
 _ENDINGS = (
-    *("jsonl", *(f"jsonl{of}" for of in COMPRESSED), "json", "csv", "tsv", "db", "wandb", "parquet", "arrow"),
+    *("jsonl", *(f"jsonl{suffix}" for suffix in COMPRESSED), "json", "csv", "tsv", "db", "wandb", "parquet", "arrow"),
     *("log", "txt", "out", "ipynb"),
 )
 
@@ -114,8 +114,8 @@ def read_metrics_log(request: ReadRequest) -> Run:
         logged = chosen.metrics(of_batches=True)
     naming, refuted = naming_of(logged.columns, named).held_against(logged)
     metrics, impossible = without_impossible_shares(naming.apply(logged))
-    of_run = [name for name in quarantine.lists if chosen.name == name or chosen.name.startswith(f"{name}/")]
-    lists = quarantine.lists if len(quarantine.lists) == 1 else of_run
+    run_lists = [name for name in quarantine.lists if chosen.name == name or chosen.name.startswith(f"{name}/")]
+    lists = quarantine.lists if len(quarantine.lists) == 1 else run_lists
     sentences = [f"The rows are those of the document's list {name!r}." for name in lists]
     if keys and plain_name(keys[0]) in INSTEAD_OF_STEPS and options.columns.step is None:
         sentences.append(f"No column is called a step: {keys[0]!r} counts as one.")
@@ -136,7 +136,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     is_console = kinds[0].title == CONSOLE and files[0].parent == path
     folders = sorted(inner for inner in path.iterdir() if inner.is_dir()) if is_console else []
     below = _logs_of(chain.from_iterable(_in_folder(folder, options) for folder in folders))
-    more = f" and {len(below) - 1} more" if len(below) > 1 else ""
+    rest = f" and {len(below) - 1} more" if len(below) > 1 else ""
     one_run = f", run {chosen.name!r} of {len(runs)}" if len(runs) > 1 else ""
     title = files[0].name if files[0].name == "trainer_state.json" else kinds[0].title
     source = request.source(
@@ -150,8 +150,8 @@ def read_metrics_log(request: ReadRequest) -> Run:
             *([f"{unnamed}, as {', '.join(likely)}."] if likely else ()),
             *_listed_rewards(path),
             *_contradicting(path, files, options),
-            *_of_other_kinds(path, files, options),
-            *([f"Not read, in folders below: {below[0].relative_to(path)}{more}."] if below else ()),
+            *_unread_logs(path, files, options),
+            *([f"Not read, in folders below: {below[0].relative_to(path)}{rest}."] if below else ()),
             switch_on(logged.columns),
         ),
         quarantined=quarantine.result(),
@@ -196,13 +196,13 @@ def _contradicting(path: Path, files: Sequence[Path], options: ReadOptions) -> I
             if _are_contradictory(rows, logs) and not _hold_rollouts(tables)
         ]
         if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            yield f"Not read, as they have several rows a step with different values: {names[0]}{more}."
+            rest = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            yield f"Not read, as they have several rows a step with different values: {names[0]}{rest}."
         if files[0].name.endswith(f".{ending}"):
             return
 
 
-def _of_other_kinds(path: Path, files: Sequence[Path], options: ReadOptions) -> Iterator[str]:
+def _unread_logs(path: Path, files: Sequence[Path], options: ReadOptions) -> Iterator[str]:
     """A sentence on logs of a later kind beside the one that was read: one may be of its run, several are not."""
     endings = iter(_ENDINGS if path.is_dir() and len(files) == 1 else ())
     if any(files[0].name.endswith(f".{ending}") for ending in endings):  # which takes all up to this one
@@ -228,15 +228,15 @@ def _common_keys(keys: Iterable[str]) -> set[str]:
 
 
 def _hold_rollouts(tables: Iterable[MetricTable]) -> bool:
-    return any(hold_rollouts(of.columns) or _are_of_episodes(of) or _are_of_samples(of) for of in tables)
+    return any(hold_rollouts(table.columns) or _are_of_episodes(table) or _are_of_samples(table) for table in tables)
 
 
 def _are_of_samples(table: MetricTable) -> bool:
     """Whether rows of steps in no order have an id each."""
     columns = [cells for name, cells in table.columns.items() if _ID.search(name) and not isinstance(cells, Numbers)]
-    have_ids = any(all(isinstance(cell, str) for cell in of) and len(set(of)) == len(of) for of in columns)
+    have_ids = any(all(isinstance(cell, str) for cell in ids) and len(set(ids)) == len(ids) for ids in columns)
     num_back = int(np.count_nonzero(np.diff(steps_in(table, STEPS)) < 0))
-    return have_ids and num_back > len(table.at) / _IN_NO_ORDER
+    return have_ids and num_back > len(table.rows) / _IN_NO_ORDER
 
 
 def _are_of_episodes(table: MetricTable) -> bool:
@@ -258,9 +258,9 @@ def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]
     is_chosen = options.metric_run is not None or any(sum(have) == 1 for have in _with_reward(logs))
     if groups and (len(logs) < 2 or is_chosen):
         return
-    below = (of_run for inner in sorted(path.iterdir()) if inner.is_dir() for of_run in _in_folder(inner, options))
-    several = list(islice(below, 2)) if groups else []  # beside a console of all runs those of each
-    yield from chain(several if len(several) > 1 else (), below)
+    below = (group for inner in sorted(path.iterdir()) if inner.is_dir() for group in _in_folder(inner, options))
+    logs_below = list(islice(below, 2)) if groups else []  # beside a console of all runs those of each
+    yield from chain(logs_below if len(logs_below) > 1 else (), below)
 
 
 def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:
@@ -306,8 +306,8 @@ def logs_with(name: str, folders: Sequence[Path], rollouts: Sequence[str]) -> li
         if having and folder == having[-1].parent:
             continue
         named = [(_DIGITS.sub("", file.name), file) for file in sorted(folder.glob(f"*.{ending}")) if file.is_file()]
-        alike = Counter(name for name, _ in named)
-        files = (file for name, file in named if alike[name] <= _MOST_ALIKE)  # the others are of steps
+        counts = Counter(name for name, _ in named)
+        files = (file for name, file in named if counts[name] <= _MAX_NUMBERED)  # the others are of steps
         names_in = {file: _names_in(file, ReadOptions()) for file in files}
         having += [file for file, names in names_in.items() if name in names]
         if having and folder == folders[0]:
@@ -334,7 +334,7 @@ def _names_in(file: Path, options: ReadOptions) -> Set[str]:
 def refuse_metrics(file: Path, options: ReadOptions) -> None:
     """Refuse a file with metrics that lacks a column of steps, or has rows of a step that contradict one another."""
     tables, rows, logs = _first_look(file, options) if file.is_file() else ([], RunRows(), [])
-    numbers = {key: None for table in tables for key, _, _ in numbers_by_key(table.columns, table.at)}
+    numbers = {key: None for table in tables for key, _, _ in numbers_by_key(table.columns, table.rows)}
     metrics = [name for name in naming_of(numbers, {}).parts if name != "learning_rate"]
     metrics += [key for key in parse_metric_columns(options.metric_columns).values() if key in numbers]
     if any(map(_are_of_episodes, tables)):
@@ -352,10 +352,10 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
             "keep a row a step, or add a column `run`.",
         )
     if not any(map(len, logs)):
-        if sum(len(table.at) for table in tables) == 1 and not any(map(is_step, tables[0].columns)):
+        if sum(len(table.rows) for table in tables) == 1 and not any(map(is_step, tables[0].columns)):
             text = f"{file} has one row of metrics ({named}) and no step: what a run or an evaluation came to."
             raise InputError(text, hint="Give the file with a row a step, or with a row a rollout.")
-        first = [table for table in tables[:1] if len(table.at) > 1]
+        first = [table for table in tables[:1] if len(table.rows) > 1]
         ascending = list[str]()
         for key in (key for table in first for key in table.columns if "step" in key.lower()):
             # All rows have a whole number, most of them a higher one than the row before in their run.
@@ -380,7 +380,7 @@ _NO_STEP = re.compile(
 
 
 def _refuse_unnamed(path: Path, options: ReadOptions) -> None:
-    """Refuse metrics by step under unknown names, of a logger or a course, with the option that names a reward."""
+    """Refuse metrics by step under unknown names, with the option that names a reward."""
     for file in (path,) if path.is_file() else (*sorted(path.glob("*.wandb")), *event_files(path, below=("",))):
         tables, rows, logs = _first_look(file, options)
         keys = [key for key in dict.fromkeys(chain(*(log.columns for log in logs))) if not _NOT_OFFERED.search(key)]
@@ -388,25 +388,25 @@ def _refuse_unnamed(path: Path, options: ReadOptions) -> None:
         is_saved = any(table.columns.keys() == {"step", tag_of(file)} for table in tables)
         is_loggers = is_saved or (kind is not None and kind.is_loggers)
         keys = list(dict.fromkeys(likely + keys))
-        named = keys if is_loggers else [key for key in likely if _is_course(tables, rows, logs, key)]
+        named = keys if is_loggers else [key for key in likely if _is_series(tables, rows, logs, key)]
         if named and not (naming_of(keys, {}).parts or _are_contradictory(rows, logs) or _hold_rollouts(tables)):
-            more = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
+            rest = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
             raise InputError(
-                f"{path} has metrics by step under names of its own: {', '.join(keys[:_MAX_NAMED])}{more}.",
+                f"{path} has metrics by step under names of its own: {', '.join(keys[:_MAX_NAMED])}{rest}.",
                 hint=f"{'Name' if likely else 'If one is'} the mean reward, {'as in' if likely else 'name it:'} "
                 f"--metric-column {shlex.quote(f'reward={named[0]}')}",
             )
 
 
-def _is_course(tables: Sequence[MetricTable], rows: RunRows, logs: Sequence[StepMetrics], key: str) -> bool:
+def _is_series(tables: Sequence[MetricTable], rows: RunRows, logs: Sequence[StepMetrics], key: str) -> bool:
     """Whether each row is a step's, with numbers and no ids, and a key's are no verdicts of one sample."""
-    columns = [(name, of) for table in tables for name, of in table.columns.items() if not _NO_NUMBER.search(name)]
-    num_rows = rows.num_without_step + sum(len(table.at) for table in tables)
-    if len(logs) != 1 or not 1 < len(logs[0]) == num_rows or any(_ID.search(name) for name, _ in columns):
+    named = [pair for table in tables for pair in table.columns.items() if not _NO_NUMBER.search(pair[0])]
+    num_rows = rows.num_without_step + sum(len(table.rows) for table in tables)
+    if len(logs) != 1 or not 1 < len(logs[0]) == num_rows or any(_ID.search(name) for name, _ in named):
         return False
     values = logs[0].columns[key].values
-    are_numbers = (isinstance(of, Numbers) or all(cell is None or is_number(cell) for cell in of) for _, of in columns)
-    return all(are_numbers) and bool((values != np.floor(values)).any())
+    cells = chain.from_iterable(column for _, column in named if not isinstance(column, Numbers))
+    return all(cell is None or is_number(cell) for cell in cells) and bool((values != np.floor(values)).any())
 
 
 def _first_look(file: Path, options: ReadOptions) -> tuple[list[MetricTable], RunRows, list[StepMetrics]]:
@@ -431,7 +431,7 @@ def _first_rows(path: Path, column: str | None) -> _FirstRows:
 
 
 @lru_cache(maxsize=16)  # a document and a console without steps are read whole for them
-def _first_rows_written(path: Path, size: int, written: int, column: str | None) -> _FirstRows:
+def _first_rows_written(path: Path, size: int, modified: int, column: str | None) -> _FirstRows:
     file = opened(path)
     pieces = [] if file is None else file.first_pieces(_NUM_PEEKED)
     tables = [table for piece in pieces for table in piece.tables]
@@ -536,6 +536,6 @@ def switch_on(keys: Iterable[str]) -> str:
     """A sentence on how to make the trainer with these keys log its rollouts."""
     logged = list(map(bare, keys))
     words = "log a row a rollout with step, prompt and reward, as JSONL, CSV or Parquet"
-    switches = ((tuple(begins.split()), how) for begins, how in _SWITCHES)
-    words = next((how for begins, how in switches if any(key.startswith(begins) for key in logged)), words)
+    switches = ((tuple(begins.split()), switch) for begins, switch in _SWITCHES)
+    words = next((switch for begins, switch in switches if any(key.startswith(begins) for key in logged)), words)
     return f"Metrics alone: rollouts would add intervals, prompts and causes; {words} (docs/howto.md)."

@@ -180,7 +180,7 @@ _GROUPS = {
 _KINDS = {
     "reward": ({"reward"}, {"rewards"}, {"mean", "r"}, {"avg", "r"}),
     "reward_std": ({"reward", "std"}, {"rewards", "std"}),
-    "completions/mean_length": tuple({of, size} for of in ("completion", "response") for size in ("length", "len")),
+    "completions/mean_length": tuple({kind, size} for kind in ("completion", "response") for size in ("length", "len")),
     "grad_norm": ({"grad", "norm"}, {"gradient", "norm"}, {"grad"}, {"gradnorm"}),
     "entropy": ({"entropy"}, {"entropy", "per", "token"}),
     "kl": ({"kl"}, {"kl", "loss"}, {"kl", "div"}, {"kl", "divergence"}, {"approx", "kl"}, {"kl", "penalty"}),
@@ -189,14 +189,14 @@ _KINDS = {
     "learning_rate": ({"lr"}, {"learning", "rate"}),
 }
 """Common name -> the words of its kind, of which one set is in the trainer's name; above, those of shares of groups."""
-_FURTHER = {
+_NEUTRAL = {
     *("", "mean", "avg", "average", "raw", "total", "train", "training", "trainer", "rollout", "batch", "update"),
     *("policy", "actor", "learner", "ppo", "grpo", "rl", "pg", "optim", "optimizer", "stats", "episode", "env"),
     *("generate", "history", "curve", "trace"),
 }
 """Words that leave a metric what it is."""
 _UNIT = re.compile(r"(group|prompt)s?(?![a-z])")
-_OF_GROUPS = re.compile(rf"{_UNIT.pattern}|zero_(reward_)?(std|var)")  # the spread of one reward is always zero
+_GROUP_KEY = re.compile(rf"{_UNIT.pattern}|zero_(reward_)?(std|var)")  # the spread of one reward is always zero
 _BETWEEN = re.compile(r"[\W_]+")
 _SHARES = ({"frac"}, {"fraction"}, {"rate"}, {"ratio"}, {"share"})
 _PERCENTAGES = ({"pct"}, {"percent"}, {"percentage"})
@@ -209,7 +209,7 @@ _NO_SCORES = {
     *("std", "min", "max", "len", "length", "lengths", "loss", "kl", "time", "token", "tokens", "truncated", "zero")
 }
 
-_OF_AGENT = re.compile(r"(train/agg/(?:all|effective)/)(?P<agent>[^/]+)/(?=reward/|solved_|is_truncated/)")
+_AGENT = re.compile(r"(train/agg/(?:all|effective)/)(?P<agent>[^/]+)/(?=reward/|solved_|is_truncated/)")
 """What prime-rl writes before the metrics of an agent, in all environments together; of several none is the run's."""
 _PREFIX = "train/"
 MEAN_REWARDS = {"mean_reward", "reward_mean", "avg_reward"}  # names that no reward of one rollout has
@@ -223,13 +223,13 @@ class Naming(Struct, frozen=True):
 
     def apply(self, metrics: StepMetrics) -> StepMetrics:
         """A log's metrics under their common names, and all of them under the trainer's own."""
-        named = {name: _made(part, metrics) for name, part in self.parts.items()}
+        named = {name: _computed(part, metrics) for name, part in self.parts.items()}
         columns = {name: _filled_from(part, metrics.columns.get(name), len(metrics)) for name, part in named.items()}
         return StepMetrics(metrics.steps, {**columns, **{k: v for k, v in metrics.columns.items() if k not in columns}})
 
     def held_against(self, metrics: StepMetrics) -> tuple[Naming, tuple[str, ...]]:
         """Without the guesses that a log's numbers refute, and a sentence on each of these."""
-        guesses = {name: _made(part, metrics).values for name, part in self.parts.items() if part.is_guess}
+        guesses = {name: _computed(part, metrics).values for name, part in self.parts.items() if part.is_guess}
         beyond = {name: values[np.abs(values - 0.5) > 0.5 + _ROUNDING] for name, values in guesses.items()}
         refuted = {name: values[np.abs(values).argmax()] for name, values in beyond.items() if len(values)}
         sentences = (
@@ -265,24 +265,24 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
                 hint=f"Write --metric-column {name}=NAME with one of {', '.join(near)}.",
             )
     parts = {name: _as_logged(key) for name, key in named_columns.items()}
-    words = {key: of for key in logged if _EVALUATIONS.isdisjoint(of := set(_BETWEEN.split(key.lower())))}
+    words = {key: bag for key in logged if _EVALUATIONS.isdisjoint(bag := set(_BETWEEN.split(key.lower())))}
     on_groups = {  # each key of groups or prompts in training, with the words of its last part but for those
         key: set(_BETWEEN.split(_UNIT.sub("", key.rpartition("/")[2].lower()))) - _PREFIXES
-        for key, of in words.items()
-        if _OF_GROUPS.search(key) or any(kind < of - _PREFIXES <= kind | _COUNT for kind in _GROUPS[_DEAD])
+        for key, bag in words.items()
+        if _GROUP_KEY.search(key) or any(kind < bag - _PREFIXES <= kind | _COUNT for kind in _GROUPS[_DEAD])
     }
-    agents = {match["agent"] for match in map(_OF_AGENT.match, logged) if match}
-    written = {_OF_AGENT.sub(r"\1", key): key for key in logged} if len(agents) == 1 else {}
+    agents = {match["agent"] for match in map(_AGENT.match, logged) if match}
+    written = {_AGENT.sub(r"\1", key): key for key in logged} if len(agents) == 1 else {}
     written |= {plain_name(key): key for key in logged} | {key: key for key in logged}
-    plain = set(map(bare, written))
-    if "reward_std" not in plain and not plain.isdisjoint(MEAN_REWARDS):  # `reward` may be that of one response
+    names = set(map(bare, written))
+    if "reward_std" not in names and not names.isdisjoint(MEAN_REWARDS):  # `reward` may be that of one response
         written = {name: key for name, key in written.items() if bare(name) != "reward"}
     for metric in COMMON:
         part = next(_candidates(metric, written), None)
         if part is None and metric.name in _GROUPS:
-            part = _of_groups(metric.name, on_groups)
+            part = _group_share(metric.name, on_groups)
         elif part is None and metric.name in _KINDS:
-            part = _of_words(metric.name, words)
+            part = _by_words(metric.name, words)
         if part is not None:
             parts.setdefault(metric.name, part)
     if parts.keys() >= {"frac_all_fail", "frac_all_pass"}:
@@ -310,32 +310,32 @@ def likely_rewards(keys: Iterable[str]) -> list[str]:
     ['avg_r_total', 'avg_r_format', 'em']
     """
     no_means = _NO_SCORES | _EVALUATIONS | {"chosen", "rejected", "margins", "accuracies"}  # the last are DPO's
-    words = {key: of for key in keys if not (of := set(_BETWEEN.split(key.lower()))) & no_means}
-    ranks = {key: [index for index, kind in enumerate(_MEANS) if of & kind] for key, of in words.items()}
+    words = {key: parts for key in keys if not (parts := set(_BETWEEN.split(key.lower()))) & no_means}
+    ranks = {key: [index for index, kind in enumerate(_MEANS) if parts & kind] for key, parts in words.items()}
     means = {"mean", "avg", "average", "total"}
     return sorted(filter(ranks.get, ranks), key=lambda key: (ranks[key][0], -len(words[key] & means)))
 
 
-def _of_words(name: str, words: Mapping[str, set[str]]) -> Derived | None:
+def _by_words(name: str, words: Mapping[str, set[str]]) -> Derived | None:
     """A metric under a name of somebody's own, all words of which are known; None where several are as plain."""
-    kinds = [(len(of), key) for kind in _KINDS[name] for key, of in words.items() if kind <= of <= kind | _FURTHER]
+    kinds = [(len(bag), key) for kind in _KINDS[name] for key, bag in words.items() if kind <= bag <= kind | _NEUTRAL]
     plainest = [key for size, key in kinds if size == min(kinds)[0]]
     return _as_logged(plainest[0]) if len(plainest) == 1 else None
 
 
-def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
+def _group_share(name: str, words: Mapping[str, set[str]]) -> Derived | None:
     """A share of groups by known words, as in ``degenerate_group_rate``, or a count beside that of all."""
-    kinds = [(key, of - kind) for kind in _GROUPS[name] for key, of in words.items() if of >= kind]
+    kinds = [(key, bag - kind) for kind in _GROUPS[name] for key, bag in words.items() if bag >= kind]
     shares = [share for key, rest in kinds for share in _share(key, rest)]
     counts = [
         replace(_over(key, total), is_guess=True)
         for key, rest in kinds
         if rest <= _COUNT
-        for total, of in words.items()
-        if of <= _COUNT and (unit := _UNIT.findall(total)[-1:]) and _UNIT.findall(key)[-1:] in ([], unit)
+        for total, bag in words.items()
+        if bag <= _COUNT and (unit := _UNIT.findall(total)[-1:]) and _UNIT.findall(key)[-1:] in ([], unit)
     ]
-    mixed = [_one_minus(share) for key, of in words.items() if "mixed" in of for share in _share(key, of - {"mixed"})]
-    fits = shares or counts or (mixed if name == "frac_reward_zero_std" else [])
+    mixed = [(key, bag - {"mixed"}) for key, bag in words.items() if "mixed" in bag and name == _DEAD]
+    fits = shares or counts or [_one_minus(share) for key, rest in mixed for share in _share(key, rest)]
     return fits[0] if len(fits) == 1 else None
 
 
@@ -357,25 +357,25 @@ def _sum(first: Derived, second: Derived) -> Derived:
     )
 
 
-def _made(derived: Derived, metrics: StepMetrics) -> Numbers:
+def _computed(derived: Derived, metrics: StepMetrics) -> Numbers:
     """A derived metric at the steps that have all its parts."""
     parts = [metrics.columns[key] for key in derived.keys]
-    indices = [part.at for part in parts if part.at is not None]
-    at = reduce(np.intersect1d, indices) if indices else None
-    return Numbers(at, derived.make(*(part.values if at is None else part.take(at).values for part in parts)))
+    indices = [part.rows for part in parts if part.rows is not None]
+    rows = reduce(np.intersect1d, indices) if indices else None
+    return Numbers(rows, derived.make(*(part.values if rows is None else part.take(rows).values for part in parts)))
 
 
 def _filled_from(first: Numbers, second: Numbers | None, size: int) -> Numbers:
     """The first metric, filled from the second at steps where it is missing."""
-    if first.at is None or second is None:
+    if first.rows is None or second is None:
         return first
-    every = np.arange(size)
+    all_rows = np.arange(size)
     is_left = np.ones(size, dtype=np.bool_)
-    is_left[first.at] = False
-    left = np.intersect1d(every[is_left], every if second.at is None else second.at)
-    at = np.concatenate([first.at, left])
-    order = np.argsort(at)
-    return Numbers(at[order], np.concatenate([first.values, second.take(left).values])[order])
+    is_left[first.rows] = False
+    left = np.intersect1d(all_rows[is_left], all_rows if second.rows is None else second.rows)
+    rows = np.concatenate([first.rows, left])
+    order = np.argsort(rows)
+    return Numbers(rows[order], np.concatenate([first.values, second.take(left).values])[order])
 
 
 def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[str, ...]]:
@@ -389,14 +389,14 @@ def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[
         column = columns[name]
         share = np.clip(column.values, 0.0, 1.0)
         is_wrong = np.abs(column.values - share) > _ROUNDING
-        columns[name] = Numbers(column.at, np.where(is_wrong, math.nan, share))
+        columns[name] = Numbers(column.rows, np.where(is_wrong, math.nan, share))
         if is_wrong.any():
             steps, values = metrics.series(name)
             first = f"{values[is_wrong][0]:g} at step {steps[is_wrong][0]}"
-            where = f"{np.count_nonzero(is_wrong):,} of {len(metrics):,} steps ({first})"
+            steps_text = f"{np.count_nonzero(is_wrong):,} of {len(metrics):,} steps ({first})"
             are_percent = 1 < column.values.max() <= 100
-            how = " Percentages are read under a name that says so, as dead_groups_pct." if are_percent else ""
-            sentences.append(f"{name} is no share at {where}: that counts as NaN.{how}")
+            advice = " Percentages are read under a name that says so, as dead_groups_pct." if are_percent else ""
+            sentences.append(f"{name} is no share at {steps_text}: that counts as NaN.{advice}")
             changed.add(name)
     return StepMetrics(metrics.steps, columns, frozenset(changed)), tuple(sentences)
 

@@ -32,7 +32,7 @@ from gradscope.rollouts.run import Numbers, StepMetrics
 Column = Numbers | Sequence[Any]
 """The cells of rows, or those of them that are numbers."""
 
-_UNNAMED = ("data", "metrics", *(f"{of}_metrics" for of in ("ppo", "grpo", "rl", "train", "training", "step")))
+_UNNAMED = ("data", "metrics", *(f"{kind}_metrics" for kind in ("ppo", "grpo", "rl", "train", "training", "step")))
 """Objects whose own keys are metrics, as verl's logger writes them."""
 _MAX_NUMBERS = 4  # in a row of a long table: its value, step, epoch and time; more are metrics of their own
 _LONG_NAMES = ("metric", "metric_name", "name", "key", "tag", "variable")
@@ -44,7 +44,7 @@ STEP_IS_POSITION = "gradscope/step_is_place"  # key of a row whose step is its p
 class MetricTable(Struct, frozen=True, kw_only=True):
     """R rows of a piece of a file that have the same keys."""
 
-    at: Counts  # their indices in the piece, ascending, [R]
+    rows: Counts  # their indices in the piece, ascending, [R]
     columns: Mapping[str, Column]  # key -> cells
     run: str = ""  # their run, where the file names one outside the cells
 
@@ -55,33 +55,33 @@ class MetricTable(Struct, frozen=True, kw_only=True):
             key: cells.take(rows) if isinstance(cells, Numbers) else [cells[index] for index in indices]
             for key, cells in self.columns.items()
         }
-        return MetricTable(at=self.at[rows], columns=columns, run=self.run)
+        return MetricTable(rows=self.rows[rows], columns=columns, run=self.run)
 
 
 class Piece(Struct, frozen=True, kw_only=True):
     """Consecutive rows of a file."""
 
-    where: str  # the file, or a part of it
+    source: str  # the file, or a part of it
     numbers: Counts  # the line or entry number of each row
     tables: Sequence[MetricTable]  # the rows; one that several runs share is in several tables
 
     def location(self, row: int) -> str:
         """The ``file:line`` of a row."""
-        return f"{self.where}:{self.numbers[row]}"
+        return f"{self.source}:{self.numbers[row]}"
 
 
 def as_tables(rows: Sequence[Mapping[str, Any]], runs: Sequence[str] = ()) -> list[MetricTable]:
     """Tables of the rows that share a run and their keys."""
     rows_of: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-    alike = list(zip(runs or repeat(""), map(tuple, rows), strict=False))
-    if len(set(alike)) == 1:
-        rows_of[alike[0]] = list(range(len(rows)))
+    keys_of = list(zip(runs or repeat(""), map(tuple, rows), strict=False))
+    if len(set(keys_of)) == 1:
+        rows_of[keys_of[0]] = list(range(len(rows)))
     else:
-        for row, key in enumerate(alike):
+        for row, key in enumerate(keys_of):
             rows_of.setdefault(key, []).append(row)
     return [
         MetricTable(
-            at=np.array(indices, dtype=np.int64),
+            rows=np.array(indices, dtype=np.int64),
             columns={key: [rows[row][key] for row in indices] for key in keys},
             run=run,
         )
@@ -89,20 +89,22 @@ def as_tables(rows: Sequence[Mapping[str, Any]], runs: Sequence[str] = ()) -> li
     ]
 
 
-def numbers_by_key(columns: Mapping[str, Column], at: Counts, prefix: str = "") -> Iterator[tuple[str, Counts, Floats]]:
+def numbers_by_key(
+    columns: Mapping[str, Column], index: Counts, prefix: str = ""
+) -> Iterator[tuple[str, Counts, Floats]]:
     """The numbers in rows, those in an object, or its text, under its key and theirs; NaN and infinity count, as words.
 
     Yields:
-        Key, the rows that have a number, as elements of ``at`` [R], and the numbers.
+        Key, the rows that have a number, as elements of ``index`` [R], and the numbers.
     """
     for key, cells in columns.items():
         objects = [] if isinstance(cells, Numbers) else list(_objects_in(cells))
         for table in as_tables([cell for _, cell in objects]):
-            names = at[np.array([row for row, _ in objects])[table.at]]
+            names = index[np.array([row for row, _ in objects])[table.rows]]
             yield from numbers_by_key(table.columns, names, prefix if key in _UNNAMED else f"{prefix}{key}/")
         series = _series(cells)
         if len(series.values):
-            yield f"{prefix}{key}", at if series.at is None else at[series.at], series.values
+            yield f"{prefix}{key}", index if series.rows is None else index[series.rows], series.values
 
 
 def _objects_in(cells: Sequence[Any]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -137,11 +139,11 @@ def _series(cells: Column) -> Numbers:
             numbers.append(number_from(cell) if isinstance(cell, str) else logged_number(cell))
         except ValueError:
             numbers.append(None)
-    at = [index for index, number in enumerate(numbers) if number is not None]
-    return Numbers(np.array(at, dtype=np.int64), np.array([numbers[index] for index in at], dtype=np.float64))
+    rows = [index for index, number in enumerate(numbers) if number is not None]
+    return Numbers(np.array(rows, dtype=np.int64), np.array([numbers[index] for index in rows], dtype=np.float64))
 
 
-_OF_ROLLOUTS = (
+_ROLLOUT_COLUMNS = (
     *("prompt", "prompts", "completion", "completions", "response", "responses"),
     *("output", "messages", "question", "text", "action", "answer", "generation", "solution", "reasoning"),
     *("observation", "thought", "tool", "tool_name", "tool_call"),
@@ -151,15 +153,15 @@ _OF_ROLLOUTS = (
 
 def hold_rollouts(columns: Mapping[str, Column]) -> bool:
     """Whether a column that is usual for rollouts has texts or lists, or objects of these, or rows are turns."""
-    further = {key: cells for key, cells in columns.items() if not isinstance(cells, Numbers)}
-    usual = [further[key] for key in _OF_ROLLOUTS if key in further]
-    within = [list(cells[at].values()) for cells in usual for at in _indices_of(cells, dict)]
-    return are_turns(further) or any(_indices_of(cells, str, list) for cells in (*usual, *within))
+    cells_of = {key: cells for key, cells in columns.items() if not isinstance(cells, Numbers)}
+    usual = [cells_of[key] for key in _ROLLOUT_COLUMNS if key in cells_of]
+    nested = [list(cells[index].values()) for cells in usual for index in _indices_of(cells, dict)]
+    return are_turns(cells_of) or any(_indices_of(cells, str, list) for cells in (*usual, *nested))
 
 
 def steps_in(table: MetricTable, keys: Iterable[str]) -> Counts:
     """The step of each row, from the first of these columns that it has; else NO_STEP or BAD_STEP."""
-    steps = np.full(len(table.at), NO_STEP)
+    steps = np.full(len(table.rows), NO_STEP)
     for key in keys:
         if key in table.columns:
             steps = np.where(steps == NO_STEP, _steps(table.columns[key], len(steps)), steps)
@@ -169,7 +171,7 @@ def steps_in(table: MetricTable, keys: Iterable[str]) -> Counts:
 def _steps(cells: Column, size: int) -> Counts:
     if isinstance(cells, Numbers):
         steps = np.full(size, NO_STEP)
-        steps[slice(None) if cells.at is None else cells.at] = _from_floats(cells.values)
+        steps[slice(None) if cells.rows is None else cells.rows] = _from_floats(cells.values)
         return steps
     if {float}.issuperset(map(type, cells)):
         return _from_floats(np.array(cells))
@@ -189,10 +191,10 @@ def unpivoted(table: MetricTable) -> list[MetricTable]:
     keys = [key for key in _LONG_NAMES if key in table.columns and not isinstance(table.columns[key], Numbers)]
     if "value" not in table.columns or not keys:
         return [table]
-    num_numbers = np.zeros(len(table.at))
+    num_numbers = np.zeros(len(table.rows))
     for cells in table.columns.values():
-        is_all = isinstance(cells, Numbers) and cells.at is None
-        indices = cells.at if isinstance(cells, Numbers) else np.flatnonzero(list(map(is_number, cells)))
+        is_all = isinstance(cells, Numbers) and cells.rows is None
+        indices = cells.rows if isinstance(cells, Numbers) else np.flatnonzero(list(map(is_number, cells)))
         num_numbers[slice(None) if is_all else indices] += 1
     rows: dict[tuple[str, str] | None, list[int]] = {}
     texts = [cells for key in keys if not isinstance(cells := table.columns[key], Numbers)]
@@ -208,7 +210,7 @@ def _renamed(table: MetricTable, named: tuple[str, str] | None) -> MetricTable:
         return table
     key, name = named
     columns = {other: cells for other, cells in table.columns.items() if other not in (key, "value")}
-    return MetricTable(at=table.at, columns={**columns, name: table.columns["value"]}, run=table.run)
+    return MetricTable(rows=table.rows, columns={**columns, name: table.columns["value"]}, run=table.run)
 
 
 def by_run(table: MetricTable, keys: Iterable[str]) -> list[MetricTable]:
@@ -221,7 +223,7 @@ def by_run(table: MetricTable, keys: Iterable[str]) -> list[MetricTable]:
     for row, names in enumerate(zip(*texts, strict=True)):
         rows.setdefault(next((name for name in names if isinstance(name, str)), ""), []).append(row)
     parts = [(run, table if len(rows) == 1 else table.take(np.array(indices))) for run, indices in rows.items()]
-    return [MetricTable(at=part.at, columns=part.columns, run=run) for run, part in parts]
+    return [MetricTable(rows=part.rows, columns=part.columns, run=run) for run, part in parts]
 
 
 EVAL = "eval/"  # before the keys of rows of an evaluation
@@ -243,7 +245,7 @@ _STEPS = (
 )
 STEPS = tuple(dict.fromkeys(_STEPS))
 """Columns of steps: the trainer's own count before that of a logger, which counts its calls. ms-swift's is ``3/30``."""
-_NONE = np.zeros(0, dtype=np.int64)
+_NO_ROWS = np.zeros(0, dtype=np.int64)
 Values = TypeVar("Values", Counts, Floats)
 
 
@@ -256,7 +258,7 @@ def is_step(key: str) -> bool:
 class _Rows(Struct):
     """The rows under one name."""
 
-    at: list[Counts] = []  # their indices among all rows
+    rows: list[Counts] = []  # their indices among all rows
     steps: list[Counts] = []  # each as long
     numbers: dict[str, list[tuple[Counts, Floats]]] = {}
     """Key -> indices of the rows that have it, and its values."""
@@ -305,23 +307,23 @@ class RunRows:
         Returns:
             Indices in the piece of rows whose step is no step, ascending.
         """
-        bad = [_NONE]
+        bad = [_NO_ROWS]
         for wide in piece.tables:
             named = (table for long in unpivoted(wide) for table in by_run(long, names))
             for prefix, table in chain.from_iterable(map(by_purpose, named)):
-                self.num_held_out += len(table.at) if prefix else 0
+                self.num_held_out += len(table.rows) if prefix else 0
                 steps = steps_in(table, keys)
                 self.num_without_step += int(np.count_nonzero(steps == NO_STEP))
-                bad.append(table.at[steps == BAD_STEP])
+                bad.append(table.rows[steps == BAD_STEP])
                 has_step = steps >= 0
                 if not has_step.all():
                     table, steps = table.take(np.flatnonzero(has_step)), steps[has_step]
                 if not len(steps):
                     continue
-                rows, at = self._rows.setdefault(table.run, _Rows()), table.at + self._size
-                rows.at.append(at)
+                rows, indices = self._rows.setdefault(table.run, _Rows()), table.rows + self._size
+                rows.rows.append(indices)
                 rows.steps.append(steps)
-                for key, with_key, values in numbers_by_key(table.columns, at):
+                for key, with_key, values in numbers_by_key(table.columns, indices):
                     if key == STEP_IS_POSITION:
                         self.counts_steps |= bool(values.any())
                     elif key not in keys and key not in STEPS:
@@ -338,20 +340,20 @@ class RunRows:
 
     def _runs_of(self, label: str, rows: _Rows) -> Iterator[tuple[int, OneRun]]:
         """Each run with the index of its first row."""
-        at, steps = _in_order([*zip(rows.at, rows.steps, strict=True)])
+        index, steps = _in_order([*zip(rows.rows, rows.steps, strict=True)])
         if all(key.startswith(EVAL) for key in rows.numbers):  # nothing but evaluations
             rows.numbers = {key.removeprefix(EVAL): values for key, values in rows.numbers.items()}
         numbers: dict[str, Numbers] = {}
         for key in list(rows.numbers):
             names, values = _in_order(rows.numbers.pop(key))  # popped, so that not all are in memory twice
             is_last = np.append(np.diff(names) > 0, True)
-            indices = None if np.count_nonzero(is_last) == len(at) else np.searchsorted(at, names[is_last])
+            indices = None if np.count_nonzero(is_last) == len(index) else np.searchsorted(index, names[is_last])
             numbers[key] = Numbers(indices, values[is_last])
         within_epochs, steps = steps, _across_epochs(steps, numbers)
         parts = self._parts(steps, numbers)
         rest = "what was logged of later steps before counts no more."
-        for order, part in enumerate(parts, start=1):
-            resumed = [f"at step {steps[row]} ({self._location(at[row])})" for row in part.resumed]
+        for number, part in enumerate(parts, start=1):
+            resumed = [f"at step {steps[row]} ({self._location(index[row])})" for row in part.resumed]
             sentences = [f"Resumed {resumption}: {rest}" for resumption in resumed]
             if len(resumed) > _MANY_RESUMED:
                 sentences = [
@@ -359,14 +361,14 @@ class RunRows:
                     f"{resumed[-1]}; {rest}"
                 ]
             run = OneRun(
-                name=f"{label}/{order}".removeprefix("/") if len(parts) > 1 or not label else label,
+                name=f"{label}/{number}".removeprefix("/") if len(parts) > 1 or not label else label,
                 metrics=partial(_metrics_of, part, steps, numbers),
                 num_rows=part.stop - part.start,
                 num_conflicts=part.num_conflicts,
-                first=self._location(at[part.start]),
+                first=self._location(index[part.start]),
                 sentences=(*(() if steps is within_epochs else (_BEGINS_AGAIN,)), *sentences),
             )
-            yield int(at[part.start]), run
+            yield int(index[part.start]), run
 
     def _parts(self, steps: Counts, numbers: Mapping[str, Numbers]) -> list[_Part]:
         """Where runs begin, and where they were resumed."""
@@ -378,14 +380,14 @@ class RunRows:
         contradicts = np.zeros(len(steps), dtype=np.bool_)
         counted = self._common_keys(numbers) or numbers.keys()  # timings, say, have several rows a step
         for key, column in numbers.items():
-            at = np.arange(len(steps)) if column.at is None else column.at
-            order = np.argsort(steps[at], kind="stable")
+            rows = np.arange(len(steps)) if column.rows is None else column.rows
+            order = np.argsort(steps[rows], kind="stable")
             before, after = order[:-1], order[1:]
             first, second = column.values[before], column.values[after]
             is_other = (first != second) & ~(np.isnan(first) & np.isnan(second))
-            is_other &= steps[at[before]] == steps[at[after]]
-            np.maximum.at(earlier, at[after[is_other]], at[before[is_other]])
-            contradicts[at[after[is_other]]] |= key in counted
+            is_other &= steps[rows[before]] == steps[rows[after]]
+            np.maximum.at(earlier, rows[after[is_other]], rows[before[is_other]])
+            contradicts[rows[after[is_other]]] |= key in counted
         back = np.append(False, np.diff(steps) < 0)
         begins = np.maximum.accumulate(np.where(back, np.arange(len(steps)), 0))  # since when steps do not go back
         conflicts = contradicts & (earlier >= begins)
@@ -437,11 +439,11 @@ def _across_epochs(steps: Counts, numbers: Mapping[str, Numbers]) -> Counts:
 
 def _in_order(parts: list[tuple[Counts, Values]]) -> tuple[Counts, Values]:
     """Rows and their values, sorted by row."""
-    at, values = (np.concatenate(part) for part in zip(*parts, strict=True))
-    if (np.diff(at) >= 0).all():
-        return at, values
-    order = np.argsort(at, kind="stable")
-    return at[order], values[order]
+    rows, values = (np.concatenate(part) for part in zip(*parts, strict=True))
+    if (np.diff(rows) >= 0).all():
+        return rows, values
+    order = np.argsort(rows, kind="stable")
+    return rows[order], values[order]
 
 
 def _metrics_of(part: _Part, steps: Counts, numbers: Mapping[str, Numbers], *, of_batches: bool = False) -> StepMetrics:
@@ -454,16 +456,16 @@ def _metrics_of(part: _Part, steps: Counts, numbers: Mapping[str, Numbers], *, o
     distinct = counted if (np.diff(counted) > 0).all() else np.unique(counted)
     columns = {}
     for key, column in numbers.items():
-        chosen = counts if column.at is None else counts[column.at]
-        at, values = (steps if column.at is None else steps[column.at])[chosen], column.values[chosen]
-        if not (np.diff(at) > 0).all():
-            order = np.argsort(at, kind="stable")
-            at, values = at[order], values[order]
-            is_last = np.append(np.diff(at) > 0, True)
+        chosen = counts if column.rows is None else counts[column.rows]
+        times, values = (steps if column.rows is None else steps[column.rows])[chosen], column.values[chosen]
+        if not (np.diff(times) > 0).all():
+            order = np.argsort(times, kind="stable")
+            times, values = times[order], values[order]
+            is_last = np.append(np.diff(times) > 0, True)
             ends = np.flatnonzero(is_last) + 1
             starts = np.append(0, ends[:-1])
             values = np.add.reduceat(values, starts) / (ends - starts) if of_batches else values[is_last]
-            at = at[is_last]
-        if len(at):
-            columns[key] = Numbers(None if len(at) == len(distinct) else np.searchsorted(distinct, at), values)
+            times = times[is_last]
+        if len(times):
+            columns[key] = Numbers(None if len(times) == len(distinct) else np.searchsorted(distinct, times), values)
     return StepMetrics(distinct, columns)

@@ -23,12 +23,12 @@ def rows_in(piece: Piece) -> list[tuple[str, str, dict[str, Any]]]:
     """Location, run and cells of each row; a number that a row of a table lacks is no cell of it."""
     located = []
     for table in piece.tables:
-        rows: list[dict[str, Any]] = [{} for _ in table.at]
+        rows: list[dict[str, Any]] = [{} for _ in table.rows]
         for key, cells in table.columns.items():
-            at = range(len(rows)) if not isinstance(cells, Numbers) or cells.at is None else cells.at.tolist()
+            at = range(len(rows)) if not isinstance(cells, Numbers) or cells.rows is None else cells.rows.tolist()
             for index, cell in zip(at, cells.values.tolist() if isinstance(cells, Numbers) else cells, strict=True):
                 rows[index][key] = cell
-        located += [(index, table.run, row) for index, row in zip(table.at.tolist(), rows, strict=True)]
+        located += [(index, table.run, row) for index, row in zip(table.rows.tolist(), rows, strict=True)]
     return [(piece.location(index), run, row) for index, run, row in sorted(located, key=lambda entry: entry[0])]
 
 
@@ -250,7 +250,7 @@ def test_positions_of_dictionaries_are_no_steps_of_other_lines(tmp_path: Path) -
     file = opened(write(tmp_path / "x.log", text))
     assert file is not None
     tables = [table for piece in file.pieces(aside_log()) for table in piece.tables]
-    assert [(table.run, len(table.at)) for table in tables] == [("", 3), ("dictionaries", 2)]
+    assert [(table.run, len(table.rows)) for table in tables] == [("", 3), ("dictionaries", 2)]
 
 
 def test_text_that_is_not_utf8_costs_its_line(tmp_path: Path) -> None:

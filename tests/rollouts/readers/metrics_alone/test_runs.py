@@ -31,7 +31,7 @@ def read(rows: list[dict[str, Any]], size: int) -> tuple[list[tuple[Metrics, int
     run_rows = RunRows()
     for start in range(0, len(rows), size):
         block = rows[start : start + size]
-        piece = Piece(where="f", numbers=np.arange(start + 1, start + 1 + len(block)), tables=as_tables(block))
+        piece = Piece(source="f", numbers=np.arange(start + 1, start + 1 + len(block)), tables=as_tables(block))
         assert not len(run_rows.add(piece, ("step",)))
     runs = [
         ({step: dict(row) for step, row in run.metrics().items()}, run.num_rows, run.first, len(run.sentences))
@@ -111,7 +111,7 @@ def test_names_of_runs_and_of_their_parts() -> None:
     rows = RunRows()
     cells = [{"step": step, "run": name, "a": value} for name, step, value in (("x", 1, 1), ("y", 1, 1), ("x", 2, 1))]
     again = [{"step": 1, "run": "x", "a": 2}, {"step": 1, "a": 3}]
-    rows.add(Piece(where="f", numbers=np.arange(5), tables=as_tables([*cells, *again])), ("step",))
+    rows.add(Piece(source="f", numbers=np.arange(5), tables=as_tables([*cells, *again])), ("step",))
     assert [run.name for run in rows.runs()] == ["x/1", "y", "x/2", "1"]
 
 
@@ -121,7 +121,7 @@ def test_rows_of_an_evaluation_have_metrics_of_their_own(name: str, training: ob
     evaluated = [{"step": step, name: held_out, "reward": 0.9} for step in (1, 2, 3)]
     for cells, keys in (([*trained, *evaluated], {"reward", "eval/reward"}), (evaluated, {"reward"})):
         rows = RunRows()
-        rows.add(Piece(where="f", numbers=np.arange(len(cells)), tables=as_tables(cells)), ("step",))
+        rows.add(Piece(source="f", numbers=np.arange(len(cells)), tables=as_tables(cells)), ("step",))
         (run,) = rows.runs()
         metrics = {step: dict(row) for step, row in run.metrics().items()}
         assert {key for row in metrics.values() for key in row} == keys
@@ -138,19 +138,19 @@ def table(*rows: dict[str, Any]) -> MetricTable:
 def numbers(*rows: dict[str, Any]) -> dict[str, dict[int, float]]:
     values_of: dict[str, dict[int, float]] = {}
     for part in as_tables(rows):
-        for key, at, values in numbers_by_key(part.columns, part.at):
+        for key, at, values in numbers_by_key(part.columns, part.rows):
             values_of.setdefault(key, {}).update(zip(at.tolist(), values.tolist(), strict=True))
     return values_of
 
 
 def test_rows_with_the_same_keys_are_a_table() -> None:
     tables = as_tables([{"a": 1, "b": 2}, {"a": 3}, {"a": 4, "b": 5}], ["x", "x", "y"])
-    assert [(part.run, part.at.tolist(), dict(part.columns)) for part in tables] == [
+    assert [(part.run, part.rows.tolist(), dict(part.columns)) for part in tables] == [
         ("x", [0], {"a": [1], "b": [2]}),
         ("x", [1], {"a": [3]}),
         ("y", [2], {"a": [4], "b": [5]}),
     ]
-    assert Piece(where="f", numbers=np.array([4, 9]), tables=tables).location(1) == "f:9"
+    assert Piece(source="f", numbers=np.array([4, 9]), tables=tables).location(1) == "f:9"
 
 
 def test_numbers_of_any_kind_by_their_keys() -> None:
@@ -187,7 +187,7 @@ def test_steps(cells: list[Any], steps: list[int]) -> None:
 
 def test_the_first_column_of_steps_that_a_row_has_counts() -> None:
     sparse = Numbers(np.array([1]), np.array([7.0]))
-    metrics = MetricTable(at=np.arange(3), columns={"a": sparse, "b": [1, 2, None]})
+    metrics = MetricTable(rows=np.arange(3), columns={"a": sparse, "b": [1, 2, None]})
     assert steps_in(metrics, ["a", "b"]).tolist() == [1, 7, NO_STEP]
     assert (hold_rollouts(metrics.columns), hold_rollouts({"text": ["x"]})) == (False, True)
     assert all(hold_rollouts({name: ["(b)"], "step": [1.0]}) for name in ("answer", "tool", "observation", "thought"))
@@ -199,7 +199,9 @@ def test_a_long_table_becomes_rows_of_its_metrics() -> None:
         {"step": 2, "metric": "kl", "value": 0.1},
         {"step": 3, "metric": None, "value": 0.2},
     )
-    parts = [(part.at.tolist(), {key: list(cells) for key, cells in part.columns.items()}) for part in unpivoted(long)]  # type: ignore[arg-type]
+    parts = [
+        (part.rows.tolist(), {key: list(cells) for key, cells in part.columns.items()}) for part in unpivoted(long)
+    ]  # type: ignore[arg-type]
     assert parts == [
         ([0], {"step": [1], "reward": [0.5]}),
         ([1], {"step": [2], "kl": [0.1]}),
@@ -212,9 +214,9 @@ def test_a_long_table_becomes_rows_of_its_metrics() -> None:
 
 def test_rows_of_several_runs() -> None:
     rows = table(*({"run": name, "step": step} for step, name in enumerate(["a", "b", "a", 3])))
-    runs = [(part.run, part.at.tolist()) for part in by_run(rows, ["id", "run"])]
+    runs = [(part.run, part.rows.tolist()) for part in by_run(rows, ["id", "run"])]
     assert runs == [("a", [0, 2]), ("b", [1]), ("", [3])]
-    named = MetricTable(at=rows.at, columns=rows.columns, run="x")
+    named = MetricTable(rows=rows.rows, columns=rows.columns, run="x")
     assert by_run(named, ["run"]) == [named]
-    numbered = MetricTable(at=rows.at, columns={"run": Numbers(None, np.arange(4.0))}, run="")
+    numbered = MetricTable(rows=rows.rows, columns={"run": Numbers(None, np.arange(4.0))}, run="")
     assert by_run(numbered, ["run"]) == [numbered]
