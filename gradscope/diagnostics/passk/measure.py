@@ -39,7 +39,7 @@ from gradscope.rollouts.fetch import fetched
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import evaluations_below, read_run
-from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, ask_otherwise, evaluations_in
+from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, evaluations_in, have_different_questions
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import heldout_path, manifest_path
 from gradscope.say import names_apart
@@ -224,7 +224,7 @@ def measure_pass_at_k(
         resampling=resampling,
     )
     report = replace(report, findings=(*report.findings[:1], *twice, *report.findings[1:]))
-    if any(ask_otherwise(files[0], file, samples[0].prompts) for file in files[1:]):
+    if any(have_different_questions(files[0], file, samples[0].prompts) for file in files[1:]):
         return replace(report, findings=(report.findings[0], OTHERWISE, *report.findings[1:]))
     return report
 

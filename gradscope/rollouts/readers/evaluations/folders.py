@@ -32,7 +32,7 @@ from gradscope.rollouts.readers.trainers import prime_rl
 _NUM_ASKED = 200  # rows in which questions are looked for
 _PART = re.compile(rf"(?:.*[-_.])?(?:{samples.CHUNK}|rs[-_.]?[0-9]+)|[0-9]+")
 """Names, without suffixes, of files that are parts of one log of samples."""
-_TOLD_APART = re.compile(
+_TRIAL_ID = re.compile(
     r"[0-9a-f]{8,}(-[0-9a-f]{4,})*|[0-9]+"
 )  # what in names of files is of a trial: a hash, a time, a number
 _NO_MODEL = re.compile(
@@ -41,9 +41,9 @@ _NO_MODEL = re.compile(
     re.I,
 )
 """Names of folders that are none of a model."""
-_OF_MATH = re.compile(r"(train|test|dev|val\w*)_.+_seed-?\d+_t[\d.]+_s-?\d+_e-?\d+")
+_MATH_FILE = re.compile(r"(train|test|dev|val\w*)_.+_seed-?\d+_t[\d.]+_s-?\d+_e-?\d+")
 """Names of files of math-evaluation-harness, also of Qwen2.5-Math: the folder around one is called as the task."""
-_FORMATS = (inspect_ai.FORMAT, prime_rl.VERIFIERS, *harnesses.OF_FILES, samples.FORMAT)
+_FORMATS = (inspect_ai.FORMAT, prime_rl.VERIFIERS, *harnesses.FILE_FORMATS, samples.FORMAT)
 
 
 class EvaluationLog(Struct, frozen=True, kw_only=True):
@@ -77,22 +77,23 @@ def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
         around = [folder for folder in log.path.parents if folder.is_relative_to(path)]
         first = next(iter(expand(log.path)), log.path)
         named_in = {"results.json": first.stem, log.path.name: log.prompt}  # by tau2-bench, by Terminal-Bench
-        reports = ((logs.get(folder / name), of) for folder in around[1:] for name, of in named_in.items() if of)
-        if any(name.encode() in (text_of_file(of.path) or b"") for of, name in reports if of and not of.prompt):
+        reports = ((logs.get(folder / file), id) for folder in around[1:] for file, id in named_in.items() if id)
+        named = ((log, id) for log, id in reports if log and not log.prompt)
+        if any(id.encode() in (text_of_file(report.path) or b"") for report, id in named):
             listed.append(log.path)
             continue
-        named = re.compile(rf"([a-z]+[-_])?{re.escape(log.prompt)}([-_.].*)?", re.IGNORECASE)
-        of_task = next((of for of in reversed(around) if log.prompt and named.fullmatch(of.resolve().name)), None)
-        if of_task is not None:
-            root = path if of_task == path else of_task.parent
+        task_name = re.compile(rf"([a-z]+[-_])?{re.escape(log.prompt)}([-_.].*)?", re.IGNORECASE)
+        task = next((dir for dir in reversed(around) if log.prompt and task_name.fullmatch(dir.resolve().name)), None)
+        if task is not None:
+            root = path if task == path else task.parent
             below = log.path.relative_to(root).parts[:-1]
-            alike = Path(glob.escape(str(root)), *["*"] * len(below), glob.escape(log.path.name))
-            by_glob.setdefault(alike, []).append(log)
+            pattern = Path(glob.escape(str(root)), *["*"] * len(below), glob.escape(log.path.name))
+            by_glob.setdefault(pattern, []).append(log)
     logs = {file: log for file, log in logs.items() if file not in listed}
-    for trials, of in by_glob.items():
-        if (pooled := _pooled(of, trials)) is not None:
-            paths = {log.path for log in of}
-            logs = {file: log for file, log in logs.items() if file not in paths} | {trials: pooled}
+    for pattern, trials in by_glob.items():
+        if (pooled := _pooled(trials, pattern)) is not None:
+            paths = {log.path for log in trials}
+            logs = {file: log for file, log in logs.items() if file not in paths} | {pattern: pooled}
     return tuple(logs.values())
 
 
@@ -115,18 +116,18 @@ def refuse_several(path: Path, format: str | None, options: ReadOptions) -> None
     are_steps |= format == samples.FORMAT.name and generic.have_steps(path, options.columns)
     if len(logs) > 1 and not are_steps:
         named = ", ".join(f"{log.task} {log.model}".strip() for log in logs[:3])
-        more = f" and {len(logs) - 3} more" if len(logs) > 3 else ""
+        rest = f" and {len(logs) - 3} more" if len(logs) > 3 else ""
         file = next(iter(expand(logs[0].path)), path)  # of harnesses with a folder each there is none
         below = file.relative_to(path).parts[1:] if path.is_dir() else ()
-        alike = Path(glob.escape(str(path)), *["*"] * len(below), f"*{file.suffix}")
-        has_all = bool(below) and len(expand(alike)) >= len(logs)
+        pattern = Path(glob.escape(str(path)), *["*"] * len(below), f"*{file.suffix}")
+        has_all = bool(below) and len(expand(pattern)) >= len(logs)
         raise InputError(
-            f"{path} holds {len(logs)} evaluations, which are never pooled: {named}{more}.",
+            f"{path} holds {len(logs)} evaluations, which are never pooled: {named}{rest}.",
             hint=f"All, a row each: gradscope passk {shlex.quote(str(path))}; or name one log: "
             + shlex.quote(str(logs[0].path))
             + (
-                f"; the steps of one training are named so: {shlex.quote(str(alike))}"
-                if has_all and generic.have_steps(alike, options.columns)
+                f"; the steps of one training are named so: {shlex.quote(str(pattern))}"
+                if has_all and generic.have_steps(pattern, options.columns)
                 else ""
             ),
         )
@@ -146,11 +147,11 @@ def _pooled(logs: Sequence[EvaluationLog], files: Path) -> EvaluationLog | None:
     """Logs of a sample each as one, all files of a glob; None where more than prompts, trials and policies differs."""
     prompts, models = [log.prompt for log in logs], {log.model for log in logs}
     named = {log.path: "" if log.prompt.isdecimal() else log.prompt for log in logs}  # a number may be in any id
-    rests = {_TOLD_APART.sub("", stem_of(file).replace(prompt, "")) for file, prompt in named.items()}
+    rests = {_TRIAL_ID.sub("", stem_of(file).replace(prompt, "")) for file, prompt in named.items()}
     is_told = len(set(prompts)) == len(prompts) or len(rests) == 1 or all(log.has_policy for log in logs)
     if len(logs) < 2 or not all(prompts) or not is_told or {log.path for log in logs} != set(expand(files)):
         return None
-    folder = next(of for of in files.parents if "*" not in of.name).resolve()
+    folder = next(parent for parent in files.parents if "*" not in parent.name).resolve()
     model = models.pop() if len(models) == 1 else folder.parent.name
     return replace(logs[0], path=files, task=folder.name, model=model, prompt="")
 
@@ -166,9 +167,9 @@ def _folders(path: Path, depth: int = 8) -> Iterator[Path]:  # a model's own pat
 def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
     """The evaluations of one folder, or of a file or glob."""
     request = ReadRequest(path=folder, options=options)
-    for of_trials in harnesses.OF_TRIALS if folder.is_dir() else ():
+    for of_trials in harnesses.TRIAL_FORMATS if folder.is_dir() else ():
         if options.reader in (None, of_trials.name) and of_trials.recognizes(request):
-            yield _about(of_trials, folder)
+            yield _described(of_trials, folder)
             return
     by_name: dict[str, list[Path]] = {}
     for file, name in inspect_ai.find_logs(folder).items() if options.reader in (None, _INSPECT) else ():
@@ -183,16 +184,16 @@ def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
     rows = [file for file in (expand(folder)) if file not in inspect_files and suffix_of(file)]
     # the first of numbered parts is like the others, each of which takes 10 ms
     if _are_parts(rows) and _format_of(rows[0], options) is samples.FORMAT:
-        yield _about(samples.FORMAT, folder)
+        yield _described(samples.FORMAT, folder)
         return
-    logs = {file: _about(format, file) for file in rows if (format := _format_of(file, options)) is not None}
+    logs = {file: _described(format, file) for file in rows if (format := _format_of(file, options)) is not None}
     parts = [file for file, log in logs.items() if log.format == samples.FORMAT.name]
     trials = Path(glob.escape(str(folder)), f"*{parts[0].suffix}") if folder.is_dir() and parts else folder
     pooled = _pooled([logs[file] for file in parts], trials)
     if pooled is not None or _are_parts(parts):
         logs = {file: log for file, log in logs.items() if file not in parts}
         is_apart = len(parts) < len(rows) and parts == [*expand(trials)]  # beside a summary, say
-        logs[trials] = pooled or replace(_about(samples.FORMAT, folder), path=trials if is_apart else folder)
+        logs[trials] = pooled or replace(_described(samples.FORMAT, folder), path=trials if is_apart else folder)
     yield from logs.values()
 
 
@@ -204,7 +205,7 @@ def _format_of(file: Path, options: ReadOptions) -> Format | RowFormat | None:
     return None
 
 
-def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
+def _described(format: Format | RowFormat, file: Path) -> EvaluationLog:
     """The task, the model and the scorers of a log, by its path and its first rows."""
     location, log = file.resolve(), partial(EvaluationLog, path=file, format=format.name)
     stem, above = location.name if location.is_dir() else stem_of(location), location.parent
@@ -252,21 +253,21 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
     rows = peek(file)
     models = {next((row[name] for name in roles.POLICIES if isinstance(row.get(name), str)), "") for row in rows}
     task = stem
-    if _OF_MATH.fullmatch(stem):
+    if _MATH_FILE.fullmatch(stem):
         task, above = above.name, above.parent.parent if above.parent.name == "math_eval" else above.parent
     if any(row.get(name) == above.name for row in rows for name in ("category", *roles.BENCHMARKS)):
         above = above.parent  # of a folder for each category
-    about = _document(location.parent / "metadata.json")  # of verifiers, beside ``results.jsonl``
+    metadata = _document(location.parent / "metadata.json")  # of verifiers, beside ``results.jsonl``
     if "filtered_resps" in roles.columns_in(rows):  # as lm-eval once wrote them, without the name of the filter
         task, _, model = _of_lm_eval(location)
         return log(task=task or stem, model=model, scorers=(None,))
     around = (above, *above.parents)[:3]
     above = next((folder for folder in around if not _NO_MODEL.fullmatch(folder.name)), above)
     named = next(iter(models)) if len(models) == 1 else ""
-    environment = text_of(about.get("env_id")) or text_of(about.get("env")) if stem == "results" else ""
+    environment = text_of(metadata.get("env_id")) or text_of(metadata.get("env")) if stem == "results" else ""
     return log(
         task=environment or task,
-        model=named or text_of(about.get("model")) or above.name,
+        model=named or text_of(metadata.get("model")) or above.name,
         scorers=(None,),
         prompt="" if file.is_dir() or len(rows) != 1 else _prompt_of_sample(rows[0]),
         has_policy=any(models),
@@ -280,10 +281,10 @@ def _of_lm_eval(file: Path) -> tuple[str, str, str]:
     return task, when, model if isinstance(model, str) and model else file.parent.name.replace("__", "/")
 
 
-def ask_otherwise(first: Path, second: Path, prompts: Collection[str]) -> bool:
+def have_different_questions(first: Path, second: Path, prompts: Collection[str]) -> bool:
     """Whether two logs mostly have another question under ids that name prompts of both, by their first rows."""
-    asked, again = _questions_in(first), _questions_in(second)
-    differ = [asked[name] != again[name] for name in asked.keys() & again.keys() & set(prompts)]
+    questions, repeated = _questions_in(first), _questions_in(second)
+    differ = [questions[name] != repeated[name] for name in questions.keys() & repeated.keys() & set(prompts)]
     return sum(differ) > len(differ) / 2
 
 
@@ -314,5 +315,5 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 _INSPECT = inspect_ai.FORMAT.name
-_NEVER_POOLED = {format.name for format in (*_FORMATS, *harnesses.OF_TRIALS) if format is not harnesses.SKYRL}
+_NEVER_POOLED = {format.name for format in (*_FORMATS, *harnesses.TRIAL_FORMATS) if format is not harnesses.SKYRL}
 """Formats of which several logs are refused; SkyRL's are those of the steps of one training, a useful course."""

@@ -39,16 +39,16 @@ def _rows_of_tests(results: Cells, if_error: str = "") -> Columns:
     tests, samples = texts_in(results.names("test")), texts_in(results.names("sample"))
     return Columns(
         step=np.zeros(len(results), dtype=np.int64),
-        group=["/".join(filter(None, (test and of, test))) for of, test in zip(providers, tests, strict=True)],
+        group=["/".join(filter(None, (test and name, test))) for name, test in zip(providers, tests, strict=True)],
         no_group="the test has no name",
-        prompts=lambda chosen: [tests[at] for at in chosen],
+        prompts=lambda chosen: [tests[row] for row in chosen],
         texts=lambda chosen: list(map(parse.text_of, results.cells("prompt", chosen))),
         numbers={**rewards_of(results.cells("scores")), "reward": results.numbers("success"), **policy},
         policies=policies,
         no_reward=partial(results.no_reward, "success"),
         samples=[name or None for name in samples] if any(samples) else None,
         noted={if_error: np.array(results.cells("error"))} if if_error else {},
-        details=lambda at: {"completion": parse.text_of(results.cell("completion", at))},
+        details=lambda row: {"completion": parse.text_of(results.cell("completion", row))},
     )
 
 
@@ -112,14 +112,15 @@ def _samples_of_shares(score: str, rows: Cells) -> tuple[list[int], Floats, Coun
     if share_of is None:
         return list(range(len(rows))), rows.numbers("success"), np.ones(len(rows), int)
     sizes = [len(parse.list_of(responses)) for responses in rows.column("responses")]
-    for at, (share, size) in enumerate(zip(rows.numbers("success").tolist(), sizes, strict=True)):
+    for row, (share, size) in enumerate(zip(rows.numbers("success").tolist(), sizes, strict=True)):
         num = int(share_of[1] or size)
         right = round(share * num) if math.isfinite(share) else -1
         if 1 < num <= size and 0 <= right <= num and math.isclose(share * num, right, abs_tol=1e-6):
-            samples += [(at, reward, count) for reward, count in ((1.0, right), (0.0, num - right)) if count]
+            samples += [(row, reward, count) for reward, count in ((1.0, right), (0.0, num - right)) if count]
         else:
-            samples.append((at, share, 1))
-    return [at for at, *_ in samples], np.array([of[1] for of in samples]), np.array([of[2] for of in samples], int)
+            samples.append((row, share, 1))
+    rows_of, rewards, counts = (list(column) for column in zip(*samples, strict=True)) if samples else ([], [], [])
+    return rows_of, np.array(rewards, dtype=np.float64), np.array(counts, int)
 
 
 _ONE_SCORE = "A document has one score: pass@1 alone, unless it is the share of right responses, as avg@n is."
@@ -142,7 +143,7 @@ def _chosen_score(
     rows = (cells for file in reading.files for _, cells in reading.rows(file, QuarantineLog()))
     for filter, scores in map(scored, rows):
         for name in parse.numbers_in(scores):
-            choices |= {of: (name, filter) for of in (name, f"{name},{filter}".strip(",")) if of not in choices}
+            choices |= {key: (name, filter) for key in (name, f"{name},{filter}".strip(",")) if key not in choices}
         if named in choices or (named is None and not choices.keys().isdisjoint(usual or choices)):
             break
     main = named or next((name for name in usual or choices if name in choices), None)
@@ -151,23 +152,23 @@ def _chosen_score(
         hint = f"Name one with --reward-column: {list_names(choices)}." if choices else "Give a log with scores."
         raise InputError(f"{reading.request.path} has no {sought}.", hint=hint)
     score, filter = choices[main]
-    further = tuple(dict.fromkeys(name for name, _ in choices.values() if name != score))
-    more = f" after the filter {filter}" * bool(filter) + f"; others are {list_names(further)}" * bool(further)
-    reading.inferred.append(f"The score is {score}{more}.")
-    return score, filter, further
+    rest = tuple(dict.fromkeys(name for name, _ in choices.values() if name != score))
+    suffix = f" after the filter {filter}" * bool(filter) + f"; others are {list_names(rest)}" * bool(rest)
+    reading.inferred.append(f"The score is {score}{suffix}.")
+    return score, filter, rest
 
 
 def _rows_of_score(rows: Cells, score: str, filter: str = "") -> Columns:
     """Rows of documents of which ``success`` is the score."""
     filters = texts_in(rows.names("filter"))
-    chosen = [at for at, name in enumerate(filters) if name == filter]
+    chosen = [index for index, name in enumerate(filters) if name == filter]
     scored = rows.chosen(chosen)
     samples, reward, count = _samples_of_shares(score, scored)
     columns = _rows_of_tests(scored.chosen(samples))
     if count.sum() > len(scored):  # other scores are of a document, and which texts are right is not known
         numbers = {"reward": reward, REWARD + score: reward}
         columns = replace(columns, numbers=numbers, count=count, details=lambda _: {"completion": ""})
-    row, has_others = np.array([chosen[at] for at in samples], int), len(chosen) < len(filters)
+    row, has_others = np.array([chosen[index] for index in samples], int), len(chosen) < len(filters)
     return replace(columns, row=row, notes=[_OTHER_FILTERS] if has_others else [])
 
 
@@ -176,7 +177,7 @@ def _columns_of_score(reading: Reading, usual: Sequence[str] = ()) -> ColumnLog:
     score, *_ = _chosen_score(reading, lambda cells: ("", cells["success"]), usual)
 
     def of_score(rows: Cells) -> Columns:
-        scores = rows.changed("success", lambda cells: [parse.mapping_of(of).get(score, UNSET) for of in cells])
+        scores = rows.changed("success", lambda cells: [parse.mapping_of(cell).get(score, UNSET) for cell in cells])
         return _rows_of_score(scores, score)
 
     return reading.log(to_columns=of_score)
@@ -187,9 +188,9 @@ def _lm_eval_columns(reading: Reading) -> ColumnLog:
 
     def scored(cells: Mapping[str, Any]) -> tuple[str, Any]:
         metrics = map(parse.text_of, parse.list_of(cells.get("metrics")))
-        return parse.text_of(cells.get("filter")), {of: cells[of] for of in metrics if of in cells}
+        return parse.text_of(cells.get("filter")), {metric: cells[metric] for metric in metrics if metric in cells}
 
-    score, filter, further = _chosen_score(reading, scored)
+    score, filter, rest = _chosen_score(reading, scored)
 
     def to_columns(rows: Cells) -> Columns:
         metrics = [tuple(map(parse.text_of, parse.list_of(cell))) for cell in rows.cells("metrics")]
@@ -197,7 +198,7 @@ def _lm_eval_columns(reading: Reading) -> ColumnLog:
         is_odd = np.array([not decoded.issuperset(names) for names in metrics], bool)  # others are to be read, too
         return replace(columns, is_odd=is_odd[columns.row])
 
-    keys = ("doc_id", "filter", "metrics", score, *further)
+    keys = ("doc_id", "filter", "metrics", score, *rest)
     return reading.log(to_columns=to_columns, keys=keys, raw=("doc", "resps", "filtered_resps"))
 
 
@@ -215,7 +216,8 @@ def _lm_eval_documents(rows: Cells, score: str, metrics: Sequence[Sequence[str]]
             case "completion":
                 return [next(iter(parse.list_of(cell)), None) for cell in rows.cells("filtered_resps")]
             case "responses":
-                return [max(map(parse.list_of, parse.list_of(of)), key=len, default=[]) for of in rows.cells("resps")]
+                lists = map(parse.list_of, rows.cells("resps"))
+                return [max(map(parse.list_of, responses), key=len, default=[]) for responses in lists]
         return rows.column({"test": "doc_id", "prompt": "doc", "success": score}.get(key or "", key))
 
     return Cells(rows.path, len(rows), rows.keys, column)
@@ -266,11 +268,11 @@ LIGHTEVAL = RowFormat(
 
 def _evalscope_reviews(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for location, review in read_rows(file, quarantine):
-        about, talk = parse.mapping_of(review["sample_score"]), parse.cut_conversation(review.get("messages"))
-        score, name = parse.mapping_of(about.get("score")), parse.text_of(review.get("index"))
+        sample_score, talk = parse.mapping_of(review["sample_score"]), parse.cut_conversation(review.get("messages"))
+        score, name = parse.mapping_of(sample_score.get("score")), parse.text_of(review.get("index"))
         main, scores = parse.text_of(score.get("main_score_name")), parse.mapping_of(score.get("value"))
         sample = {
-            "test": parse.text_of(about.get("group_id")) or name,
+            "test": parse.text_of(sample_score.get("group_id")) or name,
             "prompt": talk.prompt or parse.text_of(review.get("input")),
             "completion": talk.completion or parse.text_of(score.get("prediction")),
             "success": {main: scores[main], **scores} if main in scores else scores,
@@ -310,7 +312,7 @@ OPENCOMPASS = RowFormat(
     patterns=("*.json",),
     is_one_file=True,
     recognizes_file=has_row(
-        lambda row: any("example_abbr" in parse.mapping_of(of) for of in parse.list_of(row.get("details"))[:1])
+        lambda row: any("example_abbr" in parse.mapping_of(cell) for cell in parse.list_of(row.get("details"))[:1])
     ),
     rows_of=_opencompass_samples,
     columns=interpreted_by(_rows_of_tests),
@@ -324,7 +326,7 @@ _SKYRL_SUMMED = IfNoted(
 )
 
 
-def _if_apart(table: RewardTable) -> RewardTable | None:
+def _if_no_turns(table: RewardTable) -> RewardTable | None:
     """A table of prompts none of which begins with another, as that of a later turn does."""
     prompts = sorted(table.prompt_texts or ())
     return None if any(second.startswith(first) for first, second in pairwise(prompts)) else table
@@ -338,8 +340,8 @@ def _refuse_turns(rows: Sequence[Row], reading: Reading) -> dict[str, Any]:
     prompts = sorted({prompt for prompt, _ in texts})
     for (location, _), (prompt, response) in zip(rows, texts, strict=True):
         so_far = prompt + response
-        at = bisect_left(prompts, so_far)
-        if response and at < len(prompts) and prompts[at].startswith(so_far):
+        index = bisect_left(prompts, so_far)
+        if response and index < len(prompts) and prompts[index].startswith(so_far):
             raise InputError(
                 f"{location} is a turn of a trajectory that another row continues: which rows belong together is "
                 "not logged.",
@@ -361,7 +363,7 @@ def _skyrl_rows(rows: Cells) -> Columns:
         numbers={"reward": scored.numbers("score"), "truncated": rows.truncated("stop_reason")},
         no_reward=partial(scored.no_reward, "score"),
         noted={_SKYRL_SUMMED: np.array(sums)},
-        details=lambda at: {"completion": parse.text_of(rows.cell("output_response", at))},
+        details=lambda row: {"completion": parse.text_of(rows.cell("output_response", row))},
     )
 
 
@@ -390,7 +392,7 @@ SKYRL = RowFormat(
         keys=("score", "data_source", "stop_reason"),
         raw=("input_prompt", "output_response"),
         looks_at_path=True,
-        **(until_surveyed or {"needs_texts": True, "validate": _if_apart}),
+        **(until_surveyed or {"needs_texts": True, "validate": _if_no_turns}),
     ),
     inferred=("Responses to one prompt of one data source are a group; equal prompts merge.", _SKYRL_SUMMED),
     missing=(TEXT_ONLY,),
@@ -445,7 +447,7 @@ SWE_BENCH = RowFormat(
     title="SWE-bench reports",
     patterns=("*/report.json",),
     recognizes_file=has_row(
-        lambda row: any(parse.mapping_of(of).keys() >= {"patch_exists", "resolved"} for of in row.values())
+        lambda row: any(parse.mapping_of(cell).keys() >= {"patch_exists", "resolved"} for cell in row.values())
     ),
     rows_of=_swe_bench_reports,
     columns=interpreted_by(_rows_of_tests),
@@ -532,7 +534,7 @@ _HELM_SCORES = (  # most telling first; beside them are counts of tokens and the
 def _helm_instances(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for location, block in read_rows(file, quarantine):
         stats = map(parse.mapping_of, parse.list_of(block.get("stats")))
-        means = {parse.text_of(parse.mapping_of(of.get("name")).get("name")): of.get("mean") for of in stats}
+        means = {parse.text_of(parse.mapping_of(stat.get("name")).get("name")): stat.get("mean") for stat in stats}
         test = filter(None, (parse.text_of(block.get(key)) for key in ("instance_id", "perturbation")))
         yield location, {"test": "/".join(test), "success": means}
 
@@ -565,7 +567,7 @@ def _aider_results(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 AIDER = RowFormat(
     name="aider",
     title="aider results",
-    patterns=tuple(f"{of}.aider.results.json" for of in ("*/exercises/practice/*/", "exercises/practice/*/", "*/", "")),
+    patterns=tuple(f"{x}.aider.results.json" for x in ("*/exercises/practice/*/", "exercises/practice/*/", "*/", "")),
     recognizes_file=has_keys("testcase", "tests_outcomes"),
     rows_of=_aider_results,
     columns=interpreted_by(_rows_of_tests),
@@ -586,13 +588,13 @@ MULTIPL_E = RowFormat(
     title="MultiPL-E results",
     patterns=("*.results.json*",),
     recognizes_file=has_row(
-        lambda row: all("exit_code" in parse.mapping_of(of) for of in parse.list_of(row.get("results")) or [0])
+        lambda row: all("exit_code" in parse.mapping_of(cell) for cell in parse.list_of(row.get("results")) or [0])
     ),
     rows_of=_multipl_e_programs,
     columns=interpreted_by(_rows_of_tests),
 )
 
 
-OF_FILES = (EVALPLUS, LM_EVAL, LIGHTEVAL, EVALSCOPE, OPENCOMPASS, SKYRL, NEMO_RL, PROMPTFOO, HELM)
-OF_TRIALS = (HARBOR, SWE_BENCH)
+FILE_FORMATS = (EVALPLUS, LM_EVAL, LIGHTEVAL, EVALSCOPE, OPENCOMPASS, SKYRL, NEMO_RL, PROMPTFOO, HELM)
+TRIAL_FORMATS = (HARBOR, SWE_BENCH)
 """Formats of which each file is an evaluation, and those of which a folder of folders is one, a trial each."""

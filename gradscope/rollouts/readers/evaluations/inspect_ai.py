@@ -138,7 +138,8 @@ def _scores(sample: Mapping[str, Any]) -> dict[str, Any]:
     for scorer, score in parse.mapping_of(sample.get("scores")).items():
         value = parse.mapping_of(score).get("value", parse.ABSENT)
         values |= {f"{scorer}.{key}": entry for key, entry in parse.mapping_of(value).items()} or {scorer: value}
-    return {name: roles.verdict_of(_LETTERS.get(of, of) if type(of) is str else of) for name, of in values.items()}
+    words = {name: _LETTERS.get(value, value) if type(value) is str else value for name, value in values.items()}
+    return {name: roles.verdict_of(word) for name, word in words.items()}
 
 
 def find_logs(path: Path) -> dict[Path, str]:
@@ -210,8 +211,8 @@ class Header(Struct, frozen=True, kw_only=True):
         if self.is_whole:
             return ""
         ended = {"started": "has not ended", "error": "ended with an error"}.get(self.status, f"was {self.status}")
-        of = "" if self.num_samples is None else f" of {self.num_samples:,}"
-        return f"{ended}: {num_samples:,}{of} samples"
+        planned = "" if self.num_samples is None else f" of {self.num_samples:,}"
+        return f"{ended}: {num_samples:,}{planned} samples"
 
 
 def header_of(logs: Sequence[Path]) -> Header:
@@ -235,14 +236,14 @@ def _read_header(path: Path) -> Header:
                 header = {"status": "started", **parse.mapping_of(_parse(_inflated(path, archive, member)))}
     else:
         header = parse.mapping_of(_document(path))
-    about, status = parse.mapping_of(header.get("eval")), parse.text_of(header.get("status"))
-    dataset = parse.mapping_of(about.get("dataset"))
+    evaluation, status = parse.mapping_of(header.get("eval")), parse.text_of(header.get("status"))
+    dataset = parse.mapping_of(evaluation.get("dataset"))
     ids = parse.list_of(dataset.get("sample_ids"))
-    epochs = parse.whole_number(parse.mapping_of(about.get("config")).get("epochs")) or 1
+    epochs = parse.whole_number(parse.mapping_of(evaluation.get("config")).get("epochs")) or 1
     num_prompts = len(ids) or parse.whole_number(dataset.get("samples"))
     return Header(
-        task=parse.text_of(about.get("task")),
-        model=parse.text_of(about.get("model")),
+        task=parse.text_of(evaluation.get("task")),
+        model=parse.text_of(evaluation.get("model")),
         status=status,
         num_samples=None if num_prompts is None else num_prompts * epochs,
     )

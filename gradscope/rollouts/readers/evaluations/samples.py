@@ -26,7 +26,6 @@ from gradscope.rollouts.groups import REWARD, numbered_policies
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import generic, nested
-from gradscope.rollouts.readers.evaluations.rows_alike import LogColumns, Prompt, prompts_alike, table_alike
 from gradscope.rollouts.readers.evaluations.shapes import (
     COUNTS,
     LISTS_OF_PROMPTS,
@@ -44,6 +43,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     refuse_lone_list,
     samples_of,
 )
+from gradscope.rollouts.readers.evaluations.uniform_rows import LogColumns, Prompt, uniform_prompts, uniform_table
 from gradscope.rollouts.readers.flat_columns import hold_tokens
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
@@ -100,11 +100,11 @@ def _read(request: ReadRequest) -> Run:
     request = _with_entry(request, rows)
     if rows and {"accuracy", "correct_count", "total_count"} <= rows[0].keys() and rows[0].keys().isdisjoint(NAMES):
         results = Path(*("result" if part == "score" else part for part in request.path.parts))
-        both = shlex.join([str(request.path), str(results).removesuffix("score.json") + "result.json"])
+        files = shlex.join([str(request.path), str(results).removesuffix("score.json") + "result.json"])
         raise InputError(
             f"{request.path} is a score file of BFCL, which lists the cases that failed and no other.",
             hint="Take all from its results: jq -cs '[.[] | select(.valid == false).id] as $failed | .[] "
-            f"| select(.result) | {{id, correct: (.id as $id | all($failed[]; . != $id))}}' {both} > rows.jsonl",
+            f"| select(.result) | {{id, correct: (.id as $id | all($failed[]; . != $id))}}' {files} > rows.jsonl",
         )
     layout = _listed(rows, request)
     if layout:
@@ -131,13 +131,13 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
         _refuse_totals(request.path, len(list(_without_repeats(parts))), parts)  # rather than make millions of samples
     many = peek(request.path, num_rows=NUM_SEARCHED)  # so many that ids are seen to recur
     num_parts = _NUM_PARTS if len(many) > 1 else 20 * _NUM_PARTS
-    of_many = [list(islice(prompt_rows(row, request.columns), num_parts)) for row in many]
+    parts_by_row = [list(islice(prompt_rows(row, request.columns), num_parts)) for row in many]
     around = map(cells_around, many)
-    first = [cells | dict(part) for cells, of in zip(around, of_many, strict=True) for _, part, _ in of]
+    first = [cells | dict(part) for cells, parts in zip(around, parts_by_row, strict=True) for _, part, _ in parts]
     if roles.key_of(request.columns) is None and _have_own_ids(first):
         request = replace(request, options=replace(request.options, columns=replace(request.columns, prompt_id="id")))
-    parts_of_rows = [(str(at), *part) for at, of in enumerate(of_many) for part in of]
-    nameless = [(at, *keys) for at, keys, part, _ in parts_of_rows if part.keys().isdisjoint(roles.POLICIES)]
+    located = [(str(index), *part) for index, parts in enumerate(parts_by_row) for part in parts]
+    nameless = [(row, *keys) for row, keys, part, _ in located if part.keys().isdisjoint(roles.POLICIES)]
     level = _level_of_policies(nameless, are_rows=len(many) > 1)
     named_key, counted = roles.key_of(request.columns), None
     step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
@@ -156,24 +156,24 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
         is_key_named=named_key is not None,
         are_first=are_first,
     )
-    apart, question = grouping.settings, (request.columns if grouping.names.prompt_id else grouping.names).prompt
+    settings, question = grouping.settings, (request.columns if grouping.names.prompt_id else grouping.names).prompt
     columns = replace(request.columns, prompt=question)
-    listed = [samples for *_, samples in parts_of_rows if isinstance(samples, PromptSamples)]
-    if {of.shape for of in listed} == {"objects"}:
+    listed = [samples for *_, samples in located if isinstance(samples, PromptSamples)]
+    if {samples.shape for samples in listed} == {"objects"}:
         _refuse_excerpts(request.path, rows)
-    names, rewards = dict.fromkeys(chain.from_iterable(of.further for of in listed)), _rewards_in(listed)
-    end = end_column(names, lambda name: list(chain.from_iterable(of.further.get(name, ()) for of in listed)))
+    names, rewards = dict.fromkeys(chain.from_iterable(samples.columns for samples in listed)), _rewards_in(listed)
+    end = end_column(names, lambda name: list(chain.from_iterable(samples.columns.get(name, ()) for samples in listed)))
     log_columns = LogColumns(
         named=columns, step=step_key, benchmark=grouping.benchmark, level=level, rewards=rewards, end=end, steps=steps
     )
     files = expand(request.path)
     in_full = request.measures_completions and not any(map(is_columnar, files))  # whose texts are read back alone
-    to_columns = partial(_to_columns, columns=log_columns, apart=apart, in_full=in_full)
-    alike = None if apart or steps else partial(table_alike, columns=log_columns)
+    to_columns = partial(_to_columns, columns=log_columns, settings=settings, in_full=in_full)
+    uniform = None if settings or steps else partial(uniform_table, columns=log_columns)
     notes, quarantine = set[Note](), WatchedLog(request.progress, files)
     log = ColumnLog(
         files=files,
-        declared=columns_of_whole_rows(to_columns, alike, looks_at_path=bool(steps)),
+        declared=columns_of_whole_rows(to_columns, uniform, looks_at_path=bool(steps)),
         rows=read_rows,
         to_columns=to_columns,
         quarantine=quarantine,
@@ -195,7 +195,7 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
             f"samples of prompts as {' and '.join(shapes)}",
             inferred=[
                 f"Prompts are told apart by {' and '.join(identities)}.",
-                *([f"Rows of one group have the same {' and '.join(map(repr, apart))}."] if apart else ()),
+                *([f"Rows of one group have the same {' and '.join(map(repr, settings))}."] if settings else ()),
                 *([f"No column is called a step: {counted!r} counts as one."] if counted else ()),
                 *([generic.STEPS_IN_NAMES] if steps else ()),
             ],
@@ -213,16 +213,16 @@ def _level_of_policies(paths: Sequence[tuple[str, ...]], *, are_rows: bool) -> i
         names: dict[tuple[str, ...], set[str]] = {}
         for path in paths:
             names.setdefault(path[:index] + path[index + 1 :], set()).add(path[index])
-        every, num_shared = set[str]().union(*names.values()), sum(len(of) > 1 for of in names.values())
-        is_said = are_rows or any(map(nested.POLICY.search, every)) or not all(rest[-1].isdecimal() for rest in names)
-        if is_said and len(every) < len(names) < 2 * num_shared:
-            levels.append((len(every), index - 1))
+        values, num_shared = set[str]().union(*names.values()), sum(len(keys) > 1 for keys in names.values())
+        are_policies = any(map(nested.POLICY.search, values)) or not all(rest[-1].isdecimal() for rest in names)
+        if (are_rows or are_policies) and len(values) < len(names) < 2 * num_shared:
+            levels.append((len(values), index - 1))
     return min(levels)[1] if levels else None
 
 
 def _rewards_in(prompts: Sequence[PromptSamples]) -> frozenset[str]:
     """The numbers of samples that are rewards by their names, or that the reward is a weighted sum of."""
-    names = {name: cells is of.rewards for of in prompts for name, cells in of.further.items()}
+    names = {name: cells is prompt.rewards for prompt in prompts for name, cells in prompt.columns.items()}
     main = next((name for name, is_main in names.items() if is_main), "")
     named = {
         name
@@ -232,9 +232,9 @@ def _rewards_in(prompts: Sequence[PromptSamples]) -> frozenset[str]:
         or name.rstrip("s").endswith("_score")
     }
     rows = (
-        {"": index, **{name: cells[sample] for name, cells in of.further.items()}}
-        for index, of in enumerate(prompts)
-        for sample in range(len(of.rewards))
+        {"": index, **{name: cells[sample] for name, cells in prompt.columns.items()}}
+        for index, prompt in enumerate(prompts)
+        for sample in range(len(prompt.rewards))
     )
     terms = roles.summed_columns(list(islice(rows, NUM_LISTED)), ColumnNames(reward=main, group=""), names)
     return frozenset(named | terms.keys())
@@ -242,12 +242,12 @@ def _rewards_in(prompts: Sequence[PromptSamples]) -> frozenset[str]:
 
 def _with_entry(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> ReadRequest:
     """A request whose reward ``list.entry`` is the entry where the list is of several prompts, or lies deeper."""
-    of, _, entry = (request.columns.reward or "").rpartition(".")
+    name, _, entry = (request.columns.reward or "").rpartition(".")
     columns = replace(request.columns, reward=entry)
-    is_of_several = any(listed_prompts({of: row.get(of)}, entry) for row in rows if of)
+    is_of_several = any(listed_prompts({name: row.get(name)}, entry) for row in rows if name)
     key = roles.key_of(columns)
-    is_within = all(of not in row or (key is not None and key not in row) for row in rows)
-    if not of or not (is_of_several or (is_within and layout_of(rows, columns))):
+    is_within = all(name not in row or (key is not None and key not in row) for row in rows)
+    if not name or not (is_of_several or (is_within and layout_of(rows, columns))):
         return request
     return replace(request, options=replace(request.options, columns=columns))
 
@@ -273,10 +273,9 @@ def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> N
     names = [next((key for key in reversed(keys) if not key.isdecimal()), "") for keys, _, _ in first]
     are_whole = has_shares and sum(map(bool, map(_EVALUATION.fullmatch, names))) > len(names) / 2
     are_few = sum(sizes) <= num_pairs * len(counts) * (1 if has_shares else _MANY)
-    are_sums = any(
-        len(samples) == sum(len(of) for _, _, of in prompt_rows([*part.values()]) if isinstance(of, PromptSamples))
-        for part, samples in counts
-    )
+    inner = ([samples for _, _, samples in prompt_rows([*part.values()])] for part, _ in counts)
+    sums = (sum(len(samples) for samples in parts if isinstance(samples, PromptSamples)) for parts in inner)
+    are_sums = any(size == total for size, total in zip(sizes, sums, strict=True))
     if num_pairs > 1 and are_few and not (are_uneven or are_whole or are_sums):
         return
     pairs = f"{num_pairs} pairs of counts" if num_pairs > 1 else "one pair of counts"
@@ -287,8 +286,8 @@ def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> N
     lists = ((name, cell[0]) for part, _ in counts for name, cell in part.items() if parse.is_list_of_objects(cell))
     for name, row in lists:
         if reward := roles.first_present(row, roles.USUAL["reward"]):
-            which = f"NAME, one of {list_names(of for of in row if of != reward)}"
-            hint = f"If the rows of {name!r} are samples: --reward-column {reward} --prompt-column {which}."
+            choice = f"NAME, one of {list_names(key for key in row if key != reward)}"
+            hint = f"If the rows of {name!r} are samples: --reward-column {reward} --prompt-column {choice}."
     raise InputError(
         f"{path} holds {pairs} and names no prompt: these are totals of evaluations, and pass@k needs the samples of "
         "each prompt.",
@@ -316,9 +315,9 @@ def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
             return layout  # of which counts beside or around it are the totals
     if _holds_shapes(rows, request.columns) and any(isinstance(samples, PromptSamples) for _, _, samples in shapes):
         # they are read from the parts of rows, whose steps are those of whole rows
-        within = roles.columns_in(first_rows_within(rows, layout))
-        steps = {request.columns.step, *roles.USUAL["step"]}.intersection(within)
-        has_ids = hold_tokens(within)
+        inner_names = roles.columns_in(first_rows_within(rows, layout))
+        steps = {request.columns.step, *roles.USUAL["step"]}.intersection(inner_names)
+        has_ids = hold_tokens(inner_names)
         return layout if steps - set(present) or (steps and has_ids) else ()
     return layout
 
@@ -330,11 +329,11 @@ def _refuse_excerpts(path: Path, node: Any) -> int:
     listed = {name: num for name, cell in node.items() if (num := _refuse_excerpts(path, cell))}
     objects = (cell for name, cell in node.items() if isinstance(cell, dict) and name not in listed)
     num, total = sum(listed.values()), 0
-    for of in (node, *objects):
-        if isinstance(counts := from_counts(of, NO_COLUMNS), PromptSamples):
+    for part in (node, *objects):
+        if isinstance(counts := from_counts(part, NO_COLUMNS), PromptSamples):
             total = max(total, len(counts))
-        elif any(nested.TOTAL.search(name) and parse.is_number(cell) for name, cell in of.items()):
-            total = max(total, parse.whole_number(of.get(roles.first_present(of, TOTALS) or "")) or 0)
+        elif any(nested.TOTAL.search(name) and parse.is_number(cell) for name, cell in part.items()):
+            total = max(total, parse.whole_number(part.get(roles.first_present(part, TOTALS) or "")) or 0)
     if 0 < num < total:
         raise InputError(
             f"{path} counts {total:,} samples and lists {num:,} of them in {next(iter(listed))!r}.",
@@ -348,8 +347,8 @@ def _list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) ->
     if len(rows) != 1 or len(expand(request.path)) != 1:
         return None
     lists = {name: cell for name, cell in rows[0].items() if parse.is_list_of_objects(cell)}
-    lists = {name: of for name, of in lists.items() if not nested.are_turns_of_one(name, of)}
-    holding = [name for name, of in lists.items() if _are_samples(of, request.columns)]
+    lists = {name: elements for name, elements in lists.items() if not nested.are_turns_of_one(name, elements)}
+    holding = [name for name, elements in lists.items() if _are_samples(elements, request.columns)]
     unchosen = [name for name in holding if not nested.are_chosen(name, lists[name])]
     if holding and not unchosen and request.columns.reward is None:
         raise InputError(
@@ -383,8 +382,8 @@ def _beginnings(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     """Whether most of the first rows hold several samples each; a few broken rows do not matter."""
     parts = [(row, samples) for row in _beginnings(rows) for _, _, samples in islice(prompt_rows(row, columns), 1)]
-    of_counts = [of for of in parts if isinstance(of[1], PromptSamples) and of[1].shape == COUNTS]
-    counts, sizes = [row for row, _ in of_counts], [len(samples) for _, samples in of_counts]
+    counted = [(row, len(part)) for row, part in parts if isinstance(part, PromptSamples) and part.shape == COUNTS]
+    counts, sizes = [row for row, _ in counted], [size for _, size in counted]
     names = _names_in(counts)
     benchmark, question = roles.benchmark_column(counts, names), None if names.prompt_id else names.prompt
     ids = (_identify(row, str(index), benchmark=benchmark)[0] for index, row in enumerate(counts))
@@ -418,15 +417,15 @@ def _have_own_ids(rows: Sequence[Mapping[str, Any]]) -> bool:
     return 0 < len(prompts) < len(rows) and all(len(set(texts)) == len(texts) for texts in prompts.values())
 
 
-def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = (), in_full: bool = False) -> Columns:
+def _to_columns(rows: Cells, *, columns: LogColumns, settings: tuple[str, ...] = (), in_full: bool = False) -> Columns:
     """The samples of the prompts of rows; a prompt that has a name by its line alone is left to the row reader."""
-    alike = [] if apart else prompts_alike(rows.rows, columns)
-    prompts, flaws = alike, list[tuple[int, str]]()
-    for at, row in () if prompts else enumerate(rows.rows):
-        location = rows.locations[at] if rows.locations else ""
-        for prompt in _prompts_of(row, at, location, columns, apart):
+    uniform = [] if settings else uniform_prompts(rows.rows, columns)
+    prompts, flaws = uniform, list[tuple[int, str]]()
+    for index, row in () if prompts else enumerate(rows.rows):
+        location = rows.locations[index] if rows.locations else ""
+        for prompt in _prompts_of(row, index, location, columns, settings):
             if isinstance(prompt, str):
-                flaws.append((at, prompt))
+                flaws.append((index, prompt))
             else:
                 prompts.append(prompt)
     of_file, sizes = columns.steps.get(rows.path, 0), [len(prompt.samples.rewards) for prompt in prompts]
@@ -437,31 +436,31 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
     if sum(counts) > allowed(MAX_SAMPLES):
         raise too_many_rollouts(rows.path, allowed(MAX_SAMPLES))
     rewards = list(chain.from_iterable(prompt.samples.rewards for prompt in prompts))
-    keys = dict.fromkeys(chain.from_iterable(dict.fromkeys(tuple(prompt.samples.further) for prompt in prompts)))
+    keys = dict.fromkeys(chain.from_iterable(dict.fromkeys(tuple(prompt.samples.columns) for prompt in prompts)))
     names = [name for name in keys if name in columns.rewards]
     numbers: dict[str, NDArray[Any]] = {"reward": numbers_of(rewards)}
     for name in names:
-        lists = [prompt.samples.further.get(name) or (None,) * n for prompt, n in sized]
+        lists = [prompt.samples.columns.get(name) or (None,) * n for prompt, n in sized]
         is_main = all(cells is prompt.samples.rewards for cells, prompt in zip(lists, prompts, strict=True))
         numbers[REWARD + name] = numbers["reward"] if is_main else numbers_of(list(chain.from_iterable(lists)))
     if columns.end is not None:
-        ends = (prompt.samples.further.get(columns.end) or (None,) * n for prompt, n in sized)
+        ends = (prompt.samples.columns.get(columns.end) or (None,) * n for prompt, n in sized)
         numbers["truncated"] = are_cut_off(list(chain.from_iterable(ends)), columns.end)
-    groups = [of.name if of.policy is None else f"{of.policy}/{of.name}" for of in prompts]
-    sampled_by = list(chain.from_iterable(of.samples.policies or repeat(of.policy, n) for of, n in sized))
+    groups = [prompt.name if prompt.policy is None else f"{prompt.policy}/{prompt.name}" for prompt in prompts]
+    sampled_by = list(chain.from_iterable(prompt.samples.policies or repeat(prompt.policy, n) for prompt, n in sized))
     policies, policy = numbered_policies(sampled_by)
     numbers |= policy
 
     def completions() -> list[str]:
         return [parse.text_of(text) for prompt, n in sized for text in prompt.samples.texts or repeat("", n)]
 
-    def details(at: int) -> dict[str, Any]:
-        prompt, sample = prompts[of_prompt[at]], at - starts[of_prompt[at]]
+    def details(rollout: int) -> dict[str, Any]:
+        prompt, sample = prompts[of_prompt[rollout]], rollout - starts[of_prompt[rollout]]
         samples = prompt.samples
         return {
             "completion": parse.text_of(samples.texts[sample]) if samples.texts else "",
             "rewards": {
-                name: parse.finite_or_none(samples.further[name][sample]) for name in names if name in samples.further
+                name: parse.finite_or_none(samples.columns[name][sample]) for name in names if name in samples.columns
             },
             "messages": parse.parse_messages(prompt.cell),
         }
@@ -473,13 +472,13 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
         step=np.repeat(np.array([prompt.step for prompt in prompts], dtype=np.int64), sizes) + of_file,
         group=np.repeat(np.array(groups, dtype=object), sizes).tolist(),
         no_group="the id of its prompt is missing",
-        prompts=lambda chosen: [prompts[of_prompt[at]].name for at in chosen],
-        texts=lambda chosen: [parse.text_of(prompts[of_prompt[at]].cell) for at in chosen],
+        prompts=lambda chosen: [prompts[of_prompt[rollout]].name for rollout in chosen],
+        texts=lambda chosen: [parse.text_of(prompts[of_prompt[rollout]].cell) for rollout in chosen],
         numbers=numbers,
-        no_reward=lambda at: str(parse.parse_reward(rewards[at])),
+        no_reward=lambda rollout: str(parse.parse_reward(rewards[rollout])),
         notes=[
             *(Fact("shape", shape) for shape in {prompt.samples.shape for prompt in prompts}),
-            *(Fact("identity", how) for how in {prompt.how for prompt in prompts}),
+            *(Fact("identity", identity) for identity in {prompt.identity for prompt in prompts}),
         ],
         policies=policies,
         completions=completions if in_full else None,
@@ -488,7 +487,7 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
 
 
 def _prompts_of(
-    row: Mapping[str, Any], at: int, location: str, columns: LogColumns, apart: tuple[str, ...] = ()
+    row: Mapping[str, Any], row_index: int, location: str, columns: LogColumns, settings: tuple[str, ...] = ()
 ) -> Iterator[Prompt | str]:
     """The prompts of a row, and reasons why it, or a part of it, is set aside."""
     step = 0 if columns.step is None else parse.step_number(row.get(columns.step))
@@ -518,18 +517,18 @@ def _prompts_of(
         if columns.level is not None and len(keys) > columns.level and part.keys().isdisjoint(roles.POLICIES):
             part, keys = {"policy": keys[columns.level], **part}, keys[: columns.level] + keys[columns.level + 1 :]
             part = part if keys else {name: row[name] for name in NAMES if name in row} | part
-        name, how = _identify(part, location, keys, columns.benchmark, is_group=len(samples.rewards) > 1)
-        name, how = (name, how) if named is None else (parse.text_of(part[named]), named)
-        if how in _NAMELESS and not location:
+        name, identity = _identify(part, location, keys, columns.benchmark, is_group=len(samples.rewards) > 1)
+        name, identity = (name, identity) if named is None else (parse.text_of(part[named]), named)
+        if identity in _NAMELESS and not location:
             yield "the number of its line is not known"
             continue
-        policies = [parse.text_of(part.get(name)) for name in apart]
+        policies = [parse.text_of(part.get(name)) for name in settings]
         policies += [part[key] for key in roles.POLICIES if isinstance(part.get(key), str)][:1]
         yield Prompt(
-            row=at,
+            row=row_index,
             step=step_of_part,
             name=name,
-            how=how,
+            identity=identity,
             cell=next((part[key] for key in prompt_keys if key in part), None),
             samples=samples,
             policy="/".join(filter(None, policies)) or None,
@@ -564,9 +563,9 @@ def _identify(
     A row that is a whole group has another prompt than those in files of other numbers, whose lines may be its samples.
     """
     if isinstance(row.get("dataset"), str):
-        within = next((key for key in ("i", "idx", "index", "id") if row.get(key) is not None), None)
-        if within is not None:
-            keys = [key for key in ("category", "dataset", within) if row.get(key) is not None]
+        position_key = next((key for key in ("i", "idx", "index", "id") if row.get(key) is not None), None)
+        if position_key is not None:
+            keys = [key for key in ("category", "dataset", position_key) if row.get(key) is not None]
             return "/".join(parse.text_of(row[key]) for key in keys), ", ".join(keys)
     for key in ROW_IDS:
         if name := parse.text_of(row.get(key)):
@@ -582,9 +581,9 @@ def _identify(
     file, _, line = location.rpartition(":")
     is_number = not outer_keys or outer_keys[-1].isdecimal()
     pattern = _CHUNK_OF_GROUPS if is_group else _CHUNK
-    chunk = [of[0] for of in [pattern.search(stem_of(Path(file)))] if of and is_number]
+    chunk = pattern.search(stem_of(Path(file))) if is_number else None
     lines = [] if outer_keys and line == "1" else [line]
-    return "/".join((*chunk, *lines, *outer_keys)), BY_NUMBER if is_number else _BY_KEYS
+    return "/".join((*([chunk[0]] if chunk else ()), *lines, *outer_keys)), BY_NUMBER if is_number else _BY_KEYS
 
 
 FORMAT = Format(name="samples", recognizes=_recognizes, read=_read, takes=frozenset({"columns"}))

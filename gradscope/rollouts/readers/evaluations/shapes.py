@@ -26,7 +26,7 @@ _PREDICTIONS = ("pred", "prediction", "predicted", "response", "completion", "ge
 PROMPTS = tuple(name + plural for name in (*roles.USUAL["prompt"], *roles.USUAL["prompt_id"]) for plural in ("", "s"))
 
 TOTALS = ("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "total_rollouts", "total")
-_OF_EACH = ("n_samples", "num_samples", "num_rollouts")  # those that count items less often, wherever they stand
+_SIZES = ("n_samples", "num_samples", "num_rollouts")  # those that count items less often, wherever they stand
 _RIGHTS = ("c", "num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "correct", "passed")
 _ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
 _COUNTS_OF_PROMPTS = re.compile(r"per_\w+_(correct|passed)|(num|n)_(correct|passed)|(correct|passed)_counts?")
@@ -45,8 +45,8 @@ NUMBERS = frozenset({bool, int, float})
 _ENDS = ("resolved", "unresolved", "completed", "empty_patch", "error")  # of instances that SWE-bench evaluated
 ROW_IDS = (*roles.USUAL["prompt_id"], "id", "idx")
 NAMES = (*ROW_IDS, *roles.USUAL["prompt"])
-_TELLS_APART = frozenset((*PROMPTS, *roles.USUAL["step"], "user"))
-_AROUND = frozenset((*roles.POLICIES, *parse.ENVIRONMENTS, *roles.BENCHMARKS, *roles.USUAL["step"]))
+_DISTINCT = frozenset((*PROMPTS, *roles.USUAL["step"], "user"))
+_CONTEXT = frozenset((*roles.POLICIES, *parse.ENVIRONMENTS, *roles.BENCHMARKS, *roles.USUAL["step"]))
 _NO_SAMPLES = re.compile(
     rf"ref|reference|gold|canonical|expected|ground_truth|few_shot|demo|{roles.OFFERED.pattern}", re.IGNORECASE
 )
@@ -66,7 +66,7 @@ class PromptSamples(Struct, kw_only=True):
 
     shape: str  # their layout, in words
     rewards: Sequence[Any]  # a cell for each sample, not yet parsed
-    further: Mapping[str, Sequence[Any]] = {}
+    columns: Mapping[str, Sequence[Any]] = {}
     """Other numbers of the samples, by name, the scalar reward among them, and what may say how they ended."""
     texts: Sequence[Any] = ()  # completions, where they were written
     policies: tuple[str, ...] = ()  # the policy of each sample, where a row holds one of each
@@ -96,10 +96,10 @@ def samples_of(row: Mapping[str, Any], columns: ColumnNames = NO_COLUMNS) -> Pro
 def listed_prompts(row: Mapping[str, Any], reward: str | None) -> list[dict[str, Any]]:
     """The rollouts of several prompts or steps that a row lists, in a policy's evaluation those with texts as ids."""
     for name, cell in row.items():
-        own = (reward or "").removeprefix(f"{name}.")  # `list.entry`, or an entry
-        is_of_rewards = parse.is_list_of_objects(cell) and not cell[0].keys().isdisjoint((own, *roles.USUAL["reward"]))
+        main = (reward or "").removeprefix(f"{name}.")  # `list.entry`, or an entry
+        is_of_rewards = parse.is_list_of_objects(cell) and not cell[0].keys().isdisjoint((main, *roles.USUAL["reward"]))
         if is_of_rewards and not are_turns_of_one(name, cell):
-            keys = _TELLS_APART & set().union(*cell)
+            keys = _DISTINCT & set().union(*cell)
             is_of_policy = any(isinstance(row.get(key), str) for key in roles.POLICIES) and row.keys().isdisjoint(NAMES)
             has_ids = is_of_policy and isinstance(cell[0].get("id"), str)  # numbers may be those of samples
             if has_ids or any(element.get(key) != cell[0].get(key) for element in cell for key in keys):
@@ -128,14 +128,14 @@ def prompt_rows(
     Yields:
         The keys and list indices that lead from the document to the part, after ``keys``; the part; its samples.
     """
-    node, of_counts = (node, columns) if columns.num_correct else _listed_counts(node, above)
-    rights = of_counts.num_correct or ""
+    node, count_names = (node, columns) if columns.num_correct else _listed_counts(node, above)
+    rights = count_names.num_correct or ""
     counts = node.get(rights) if isinstance(node, dict) else None
     is_by_prompt = isinstance(node, dict) and _are_prompts(node)
     samples = samples_of(node, columns) if isinstance(node, dict) and not is_by_prompt else None
     if isinstance(counts, list):  # a count a prompt, of as many samples each
         rows = ({**node, rights: count} for count in counts)
-        yield from (((*keys, str(i)), {}, from_counts(row, of_counts) or _NO_TOTAL) for i, row in enumerate(rows))
+        yield from (((*keys, str(i)), {}, from_counts(row, count_names) or _NO_TOTAL) for i, row in enumerate(rows))
     elif samples is not None:
         yield keys, node, samples
     elif isinstance(node, dict) and (by_key := _verdicts_by_key(node, is_whole=is_whole)):
@@ -152,39 +152,37 @@ def prompt_rows(
     ):
         return  # a sample, with its id and the reward that was named: lists deep in it are its criteria
     elif isinstance(node, (dict, list)) and depth:
-        layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
-        around = cells_around(parse.mapping_of(node), is_row=not keys)
+        layouts, empty = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
+        outer_cells = cells_around(parse.mapping_of(node), is_row=not keys)
         first = parse.mapping_of(node[0]) if isinstance(node, list) and node else {}
         has_names = isinstance(first.get("name"), str) and rows_under(first)
         by_name = {parse.text_of(parse.mapping_of(row).get("name")): row for row in node} if has_names else {}
-        of_keys = key_column(node if isinstance(node, dict) else by_name, is_whole=not keys)
+        column = key_column(node if isinstance(node, dict) else by_name, is_whole=not keys)
         are_steps = isinstance(node, dict) and all(
             _STEP_KEY.match(key) and parse.step_number(key) is not None for key in node
         )
-        are_runs = (
-            not keys and isinstance(node, dict) and len(node) > 1 and all(isinstance(of, dict) for of in node.values())
-        )
+        are_runs = not keys and isinstance(node, dict) and len(node) > 1 and {dict}.issuperset(map(type, node.values()))
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
-            own = around
+            context = outer_cells
             if is_by_prompt:
-                own, has_lists = around | {"prompt": key}, list in map(type, parse.mapping_of(item).values())
+                context, has_lists = outer_cells | {"prompt": key}, list in map(type, parse.mapping_of(item).values())
                 item = item if has_lists else {"samples": item if isinstance(item, list) else [item]}
             elif are_steps and isinstance(item, (dict, list)):
-                own = around | {"step": key}
-            elif of_keys and rows_under(item):
-                own = around | {
-                    of_keys: key if isinstance(node, dict) else parse.text_of(parse.mapping_of(item).get("name"))
+                context = outer_cells | {"step": key}
+            elif column and rows_under(item):
+                context = outer_cells | {
+                    column: key if isinstance(node, dict) else parse.text_of(parse.mapping_of(item).get("name"))
                 }
             inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)), (*above, node), is_whole=are_runs)
-            parts = ((path, own | dict(part), samples) for path, part, samples in inner) if own else inner
+            parts = ((path, context | dict(part), samples) for path, part, samples in inner) if context else inner
             if part := next(parts, None):
                 yield part
                 yield from parts
                 layouts |= {tuple(item)} if isinstance(item, dict) else set()
             elif isinstance(item, dict):
-                without.append((str(key), item))
-        of_prompts = [(key, item) for key, item in without if tuple(item) in layouts]  # with an empty list, say
-        yield from (((*keys, key), item, "the prompt has no samples") for key, item in of_prompts)
+                empty.append((str(key), item))
+        empty_prompts = [(key, item) for key, item in empty if tuple(item) in layouts]  # with an empty list, say
+        yield from (((*keys, key), item, "the prompt has no samples") for key, item in empty_prompts)
 
 
 def _listed_counts(node: Any, above: Sequence[Any]) -> tuple[Any, ColumnNames]:
@@ -193,11 +191,10 @@ def _listed_counts(node: Any, above: Sequence[Any]) -> tuple[Any, ColumnNames]:
     lists = [name for name, cell in cells if isinstance(cell, list) and _COUNTS_OF_PROMPTS.fullmatch(name)]
     if len(lists) != 1 or not {int}.issuperset(map(type, node[lists[0]])):
         return node, NO_COLUMNS
-    around = (
-        of for outer in map(parse.mapping_of, (*above, node)) for of in map(parse.mapping_of, (outer, *outer.values()))
-    )
-    sizes = {name: of[name] for of in around for name in _OF_EACH if of.get(name) not in (None, len(node[lists[0]]))}
-    total = roles.first_present(node, TOTALS) or roles.first_present(sizes, _OF_EACH)
+    objects = [cell for outer in map(parse.mapping_of, (*above, node)) for cell in (outer, *outer.values())]
+    contexts, length = list(map(parse.mapping_of, objects)), len(node[lists[0]])
+    sizes = {name: cells[name] for cells in contexts for name in _SIZES if cells.get(name) not in (None, length)}
+    total = roles.first_present(node, TOTALS) or roles.first_present(sizes, _SIZES)
     return sizes | node, ColumnNames(num_samples=total, num_correct=lists[0]) if total else NO_COLUMNS
 
 
@@ -220,7 +217,7 @@ def _ask(keys: Collection[str]) -> bool:
 def cells_around(node: Mapping[str, Any], *, is_row: bool = False) -> dict[str, Any]:
     """What an object says of all prompts within it, as a row that lists them by its name."""
     arms = (*roles.ARMS, "name") if is_row and rows_under(node) else roles.ARMS
-    return {name: cell for name, cell in node.items() if name in _AROUND or (name in arms and isinstance(cell, str))}
+    return {name: cell for name, cell in node.items() if name in _CONTEXT or (name in arms and isinstance(cell, str))}
 
 
 def _verdicts_by_key(node: Mapping[str, Any], *, is_whole: bool) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
@@ -232,10 +229,10 @@ def _verdicts_by_key(node: Mapping[str, Any], *, is_whole: bool) -> dict[str, tu
         lists = {name: set(map(parse.text_of, parse.list_of(node.get(f"{name}_ids")))) for name in _ENDS}
         ids, rights = dict.fromkeys(map(parse.text_of, submitted)), lists["resolved"]
         if lists["completed"]:  # others were not asked for, as of a run with --instance_ids
-            ids = dict.fromkeys(of for of in ids if any(of in ended for ended in lists.values()))
+            ids = dict.fromkeys(id for id in ids if any(id in ended for ended in lists.values()))
         rest = len(parse.list_of(node.get("incomplete_ids"))) + len(submitted) - len(ids)
         shape = "ids in SWE-bench's report" + (f", without {rest} that were not run" if rest else "")
-        return {of: ({"instance_id": of}, PromptSamples(shape=shape, rewards=(of in rights,))) for of in ids}
+        return {id: ({"instance_id": id}, PromptSamples(shape=shape, rewards=(id in rights,))) for id in ids}
     cells = list(node.values())
     are_texts = _ask(node)
     if (len(node) < _MANY_PROMPTS and not are_texts) or not _RESPONSES.isdisjoint(node):
@@ -331,8 +328,8 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
         return None
     if reward is not None and reward not in columns and roles.first_present(columns, roles.REWARD_LISTS):
         raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
-    own = (name for name in columns if _GENERATED.match(name) and {str}.issuperset(map(type, columns[name])))
-    names = (*roles.ANSWER_KEYS, *roles.TEXT_LISTS, *own)
+    generated = (name for name in columns if _GENERATED.match(name) and {str}.issuperset(map(type, columns[name])))
+    names = (*roles.ANSWER_KEYS, *roles.TEXT_LISTS, *generated)
     sizes = {len(columns[name]) for name in names if name in columns}
     is_counted = isinstance(row.get("n"), int) and isinstance(row.get("c"), int)  # they give the list's length
     aligned |= {name for name, value in columns.items() if is_counted or len(value) in sizes}
@@ -355,7 +352,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     return PromptSamples(
         shape="lists",
         rewards=same[main],
-        further={
+        columns={
             name: value
             for name, value in same.items()
             if name in (main, *END_COLUMNS) or NUMBERS.issuperset(map(type, value)) or all(map(parse.is_number, value))
@@ -380,13 +377,13 @@ def objects_as_lists(rows: Sequence[Mapping[str, Any]], reward: str | None) -> S
         not set(keys).isdisjoint((*roles.ANSWER_KEYS, *roles.TRIALS))
         or all(type(cell := row.get(texts or "")) is list and len(cell) == len(row[listed[0]]) for row in rows)
     )
-    are_of_one_prompt = {*rows[0], *_TELLS_APART}.isdisjoint(keys) and not any(map(roles.RIGHT_ANSWER.fullmatch, keys))
-    are_alike = {tuple(of) if type(of) is dict else None for of in chain.from_iterable(samples)} == {keys}
+    are_of_one_prompt = {*rows[0], *_DISTINCT}.isdisjoint(keys) and not any(map(roles.RIGHT_ANSWER.fullmatch, keys))
+    are_alike = {tuple(cell) if type(cell) is dict else None for cell in chain.from_iterable(samples)} == {keys}
     if not (are_answered and are_of_one_prompt and are_alike and reward in (None, *keys)) or [] in samples:
         return rows
     lists = (zip(keys, map(list, zip(*map(dict.values, of_row), strict=True)), strict=True) for of_row in samples)
     around = ({name: cell for name, cell in row.items() if name != listed[0]} for row in rows)
-    return [of_row | dict(own) for of_row, own in zip(around, lists, strict=True)]
+    return [row | dict(columns) for row, columns in zip(around, lists, strict=True)]
 
 
 def _are_of_prompts(name: str, row: Mapping[str, Any], *, is_named: bool = False) -> bool:
@@ -396,12 +393,12 @@ def _are_of_prompts(name: str, row: Mapping[str, Any], *, is_named: bool = False
     have_several = any(
         isinstance(first.get(key), list) and len(first[key]) > 1 for key in roles.TEXT_LISTS if key != "content"
     )
-    ids = [of.get(roles.first_present(first, ROW_IDS) or "") for of in objects]
+    ids = [element.get(roles.first_present(first, ROW_IDS) or "") for element in objects]
     are_numbered = row.keys().isdisjoint(NAMES) and LISTS_OF_PROMPTS.fullmatch(name) and 1 < len(set(ids)) == len(ids)
     return (
         have_several
         or bool(are_numbered and not is_named)
-        or any(of.get(key) != first[key] for of in objects for key in keys)
+        or any(element.get(key) != first[key] for element in objects for key in keys)
     )
 
 
@@ -448,14 +445,14 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples 
 
 
 _NUMBERED = re.compile(r"([a-z][a-z_]*?)_?\[?([0-9]{1,5})\]?(?:_([a-z_]+))?", re.IGNORECASE)
-_OF_A_SAMPLE = frozenset(
+_SAMPLE_WORDS = frozenset(
     ("sample", "rollout", "completion", "response", "generation", "run", "trial", "attempt", "try")
 )
 """Words beside a number that say which sample a column is of: a reward may also be the first of several functions."""
 _NUMBERS = re.compile(r"[\[(]([-+\w\s.,]*)[\])]")
 _WRAPPED = re.compile(r"(?:np\.\w+|tensor)\(([^()]*)\)")  # as NumPy 2 and PyTorch print the numbers in a list
 _TEXTS = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*(?:,|$)""", re.DOTALL)
-_MOST_COLUMNS = 2000
+_MAX_COLUMNS = 2000
 _Numbered = tuple[tuple[str, tuple[str, ...], bool], ...]
 
 
@@ -480,12 +477,12 @@ def with_lists(row: Mapping[str, Any], named: str | None = None) -> tuple[Mappin
                 lists[name] = cells
     for name in roles.TEXT_LISTS if lists else ():
         if isinstance(text := row.get(name), str) and text[:1] == "[":
-            inner_text, at, texts = text.strip()[1:-1], 0, list[str]()
-            while match := _TEXTS.match(inner_text, at):
-                at = match.end()
+            inner_text, end, texts = text.strip()[1:-1], 0, list[str]()
+            while match := _TEXTS.match(inner_text, end):
+                end = match.end()
                 texts.append(match[1][1:-1])
-            lists |= {name: texts} if texts and at == len(inner_text) else {}
-    numbered = _numbered_columns(tuple(row)) if 1 < len(row) <= _MOST_COLUMNS else ()
+            lists |= {name: texts} if texts and end == len(inner_text) else {}
+    numbered = _numbered_columns(tuple(row)) if 1 < len(row) <= _MAX_COLUMNS else ()
     for name, columns, _ in numbered:
         cells = [row[column] for column in columns]
         lists[name] = cells if name in roles.TEXT_LISTS else _as_numbers(cells)
@@ -499,9 +496,9 @@ def _numbered_columns(names: tuple[str, ...]) -> _Numbered:
     for match in filter(None, map(_NUMBERED.fullmatch, names)):
         before, number, after = match[1].lower(), int(match[2]), (match[3] or "").lower()
         words = [*before.split("_"), *filter(None, after.split("_"))]
-        rest = [word for word in words if word not in _OF_A_SAMPLE]
+        rest = [word for word in words if word not in _SAMPLE_WORDS]
         plural = "samples" if not rest else f"{before}s"
-        texts = next((of for of in (before, plural) if of in roles.TEXT_LISTS), None) if not after else None
+        texts = None if after else roles.first_present(roles.TEXT_LISTS, (before, plural))
         name = texts or ("_".join(rest) if "_".join(rest) in roles.REWARD_LISTS else None)
         if name is not None:
             lists.setdefault((name, len(rest) < len(words)), {}).setdefault(number, match[0])

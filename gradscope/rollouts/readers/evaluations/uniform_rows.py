@@ -1,7 +1,7 @@
-"""Rows that hold their samples alike: the same keys, counts or lists as long as that of responses, an id of the prompt.
+"""Uniform rows of samples: the same keys, counts or lists as long as that of responses, an id of the prompt.
 
-What :func:`samples_of` and the names of prompts make of such rows follows from the keys and types alone, and the
-metadata of a Parquet file tells that all its rows have lists alike, of which no response has then to be read.
+What :func:`samples_of` and the names of prompts make of such rows follows from the keys and types alone. The metadata
+of a Parquet file says whether all its rows have such lists, and then no response has to be read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gradscope.rollouts.readers.reduction.numbers import step_numbers
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-_TOLD_BY_CELLS = frozenset(("dataset", "test_id", *roles.POLICIES))  # keys whose cells say what they mean
+_VARIABLE = frozenset(("dataset", "test_id", *roles.POLICIES))  # keys whose cells say what they mean
 
 
 class Prompt(NamedTuple):
@@ -45,7 +45,7 @@ class Prompt(NamedTuple):
     row: int
     step: int
     name: str  # its id
-    how: str  # what the id comes from
+    identity: str  # what the id comes from
     cell: Any  # the prompt itself
     samples: PromptSamples
     policy: str | None  # the policy of all its samples, where the row names one
@@ -69,14 +69,14 @@ class _Ids(NamedTuple):
     key: str
     is_text: bool  # whether it is the text of the prompt
     prompt: str | None  # the column of texts
-    how: str
+    identity: str
 
 
 class _Lists(NamedTuple):
     """The lists of rows alike."""
 
     reward: str
-    further: tuple[str, ...]  # the lists of rewards
+    rewards: tuple[str, ...]  # the lists of rewards
     ends: tuple[str, ...]  # that of how samples ended, if there is one
     texts: str
 
@@ -85,13 +85,13 @@ def _ids_of(types: Mapping[str, set[type]], columns: LogColumns) -> _Ids | None:
     """What names the prompts of rows, by the types of their cells."""
     key = roles.first_present(types, (*ROW_IDS, *roles.USUAL["prompt"]))
     is_named = (columns.named.group, columns.named.prompt_id, columns.named.prompt) != (None, None, None)
-    if is_named or key is None or not _TOLD_BY_CELLS.isdisjoint(types):
+    if is_named or key is None or not _VARIABLE.isdisjoint(types):
         return None
     is_text = key in roles.USUAL["prompt"]
     if types[key] != {str} and (is_text or types[key] != {int}):
         return None
-    how = f"the text of {key}" if is_text else ", ".join(filter(None, (columns.benchmark, key)))
-    return _Ids(key, is_text, roles.first_present(types, roles.USUAL["prompt"]), how)
+    identity = f"the text of {key}" if is_text else ", ".join(filter(None, (columns.benchmark, key)))
+    return _Ids(key, is_text, roles.first_present(types, roles.USUAL["prompt"]), identity)
 
 
 def _lists_of(types: Mapping[str, set[type]], elements: Mapping[str, set[type]], columns: LogColumns) -> _Lists | None:
@@ -107,12 +107,12 @@ def _lists_of(types: Mapping[str, set[type]], elements: Mapping[str, set[type]],
     # a number n may be that of samples, and a list of prompts is that of a batch
     if not are_plain or has_other or is_named or "n" in types or not elements.keys().isdisjoint(PROMPTS):
         return None
-    further = (key for key, kinds in elements.items() if key in columns.rewards and kinds <= NUMBERS)
+    rewards = (key for key, kinds in elements.items() if key in columns.rewards and kinds <= NUMBERS)
     ends = tuple(key for key in elements if key == columns.end)
-    return _Lists(reward, tuple(dict.fromkeys((reward, *further))), ends, texts)
+    return _Lists(reward, tuple(dict.fromkeys((reward, *rewards))), ends, texts)
 
 
-def prompts_alike(rows: Sequence[Mapping[str, Any]], columns: LogColumns) -> list[Prompt]:
+def uniform_prompts(rows: Sequence[Mapping[str, Any]], columns: LogColumns) -> list[Prompt]:
     """The prompts of rows that are alike; none of others."""
     rows = objects_as_lists(rows, columns.named.reward)
     keys = tuple(rows[0]) if rows else ()
@@ -121,7 +121,7 @@ def prompts_alike(rows: Sequence[Mapping[str, Any]], columns: LogColumns) -> lis
     by_key = dict(zip(keys, zip(*(row.values() for row in rows), strict=True), strict=True))
     types = {key: set(map(type, cells)) for key, cells in by_key.items()}
     ids = _ids_of(types, columns)
-    samples = [] if ids is None or "" in by_key[ids.key] else _samples_alike(rows, by_key, types, columns)
+    samples = [] if ids is None or "" in by_key[ids.key] else _uniform_samples(rows, by_key, types, columns)
     steps = [0] * len(rows) if columns.step is None else step_numbers(by_key.get(columns.step, ())).tolist()
     if ids is None or not samples or min(steps, default=-1) < 0:
         return []
@@ -129,43 +129,43 @@ def prompts_alike(rows: Sequence[Mapping[str, Any]], columns: LogColumns) -> lis
     names = map(parse.in_environment, by_key[columns.benchmark], names) if columns.benchmark in by_key else names
     prompts = by_key.get(ids.prompt or "", [None] * len(rows))
     return [
-        Prompt(index, step, name, ids.how, prompt, of_row, None)
-        for index, (step, name, prompt, of_row) in enumerate(zip(steps, names, prompts, samples, strict=True))
+        Prompt(index, step, name, ids.identity, prompt, prompt_samples, None)
+        for index, (step, name, prompt, prompt_samples) in enumerate(zip(steps, names, prompts, samples, strict=True))
     ]
 
 
-def _samples_alike(
+def _uniform_samples(
     rows: Sequence[Mapping[str, Any]],
     by_key: Mapping[str, Sequence[Any]],
     types: Mapping[str, set[type]],
     columns: LogColumns,
 ) -> list[PromptSamples]:
     """The samples of rows with counts or with lists of one length; none of others."""
-    if all(of.isdisjoint((list, dict)) for of in types.values()):
+    if all(kinds.isdisjoint((list, dict)) for kinds in types.values()):
         counted = [from_counts(row, columns.named) for row in rows]
         samples = [of_row for of_row in counted if isinstance(of_row, PromptSamples)]
         return samples if len(samples) == len(rows) else []
-    elements = {key: set(map(type, chain.from_iterable(by_key[key]))) for key, of in types.items() if of == {list}}
+    elements = {key: set(map(type, chain.from_iterable(by_key[key]))) for key in types if types[key] == {list}}
     lists = _lists_of(types, elements, columns)
     sizes = {tuple(map(len, by_key[key])) for key in elements}
     if lists is None or len(sizes) != 1 or 0 in next(iter(sizes)):
         return []
-    reward, further, ends, texts = lists
-    names = (*further, *ends)
+    reward, rewards, ends, texts = lists
+    names = (*rewards, *ends)
     return [
-        PromptSamples(shape="lists", rewards=row[reward], further={name: row[name] for name in names}, texts=row[texts])
+        PromptSamples(shape="lists", rewards=row[reward], columns={name: row[name] for name in names}, texts=row[texts])
         for row in rows
     ]
 
 
-def table_alike(path: Path, columns: LogColumns) -> TableColumns | None:
+def uniform_table(path: Path, columns: LogColumns) -> TableColumns | None:
     """How a Parquet file becomes columns whose metadata tells that its rows have lists alike; else None."""
     with open_parquet(path) as file:
         kinds, metadata = {field.name: field.type for field in file.schema_arrow}, file.metadata
     types = {name: _types_of(kind) for name, kind in kinds.items()}
-    of_lists = {name: kind.value_type for name, kind in kinds.items() if types[name] == {list}}
-    elements = {name: _types_of(kind) for name, kind in of_lists.items() if _matters(name, kind, columns)}
-    types = {name: of for name, of in types.items() if name in elements or name not in of_lists}
+    listed = {name: kind.value_type for name, kind in kinds.items() if types[name] == {list}}
+    elements = {name: _types_of(kind) for name, kind in listed.items() if _matters(name, kind, columns)}
+    types = {name: types[name] for name in types if name in elements or name not in listed}
     ids, lists = _ids_of(types, columns), _lists_of(types, elements, columns)
     chunks = _chunks_of(metadata, elements)
     # an empty list or null counts as a value that is null
@@ -175,7 +175,7 @@ def table_alike(path: Path, columns: LogColumns) -> TableColumns | None:
         return None
     if ids.prompt != roles.first_present(kinds, roles.USUAL["prompt"]):
         return None
-    read = filter(None, (columns.step, columns.benchmark, ids.key, ids.prompt, *lists.further, *lists.ends))
+    read = filter(None, (columns.step, columns.benchmark, ids.key, ids.prompt, *lists.rewards, *lists.ends))
     to_columns = partial(_columns_of_lists, ids=ids, lists=lists, columns=columns)
     return TableColumns(names=tuple(dict.fromkeys(read)), to_columns=to_columns)
 
@@ -186,9 +186,9 @@ def _chunks_of(metadata: pq.FileMetaData, names: Collection[str]) -> dict[str, l
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for chunk in map(group.column, range(group.num_columns)):
             path = chunk.path_in_schema
-            of = max((name for name in names if f"{path}.".startswith(f"{name}.")), key=len, default=None)
-            if of is not None:
-                chunks[of].append(chunk)
+            column = max((name for name in names if f"{path}.".startswith(f"{name}.")), key=len, default=None)
+            if column is not None:
+                chunks[column].append(chunk)
     return chunks
 
 
@@ -221,20 +221,20 @@ def _has_no_null(chunk: pq.ColumnChunkMetaData) -> bool:
 
 
 def _columns_of_lists(cells: Cells, *, ids: _Ids, lists: _Lists, columns: LogColumns) -> Columns:
-    listed = {name: cells.column(name) for name in (*lists.further, *lists.ends)}
+    listed = {name: cells.column(name) for name in (*lists.rewards, *lists.ends)}
     sizes = {name: np.diff(to_numpy(column.offsets)) for name, column in listed.items()}
     size, numbers = sizes[lists.reward], dict[str, Any]()
     are_aligned = all(np.array_equal(other, size) for other in sizes.values())
     if are_aligned:
         samples = Cells(cells.path, sum(size), listed, lambda name: listed[name or ""].flatten())
-        numbers = {REWARD + name: samples.numbers(name) for name in lists.further}
+        numbers = {REWARD + name: samples.numbers(name) for name in lists.rewards}
         for name in lists.ends:
             numbers["truncated"] = samples.truncated(name)
     row = np.repeat(np.arange(len(cells)), size if are_aligned else 0)
     names: Any = cells.prompt_ids(ids.key) if ids.is_text else cells.names(ids.key)
     if columns.benchmark in cells.keys:
-        within = zip(cells.cells(columns.benchmark), texts_in(names), strict=True)
-        names = to_strings([name and parse.in_environment(benchmark, name) for benchmark, name in within])
+        named = zip(cells.cells(columns.benchmark), texts_in(names), strict=True)
+        names = to_strings([name and parse.in_environment(benchmark, name) for benchmark, name in named])
     steps = np.zeros(len(cells), dtype=np.int64) if columns.step is None else cells.steps(columns.step)
     return Columns(
         row=row,
@@ -243,5 +243,5 @@ def _columns_of_lists(cells: Cells, *, ids: _Ids, lists: _Lists, columns: LogCol
         group=names.take(to_indices(row)),
         texts=lambda chosen: list(map(parse.text_of, cells.cells(ids.prompt, row[chosen].tolist()))),
         numbers={"reward": numbers.get(REWARD + lists.reward, steps[:0]), **numbers},
-        notes=[Fact("shape", "lists"), Fact("identity", ids.how)],
+        notes=[Fact("shape", "lists"), Fact("identity", ids.identity)],
     )

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations import samples
-from gradscope.rollouts.readers.evaluations.rows_alike import LogColumns, prompts_alike, table_alike
+from gradscope.rollouts.readers.evaluations.uniform_rows import LogColumns, uniform_prompts, uniform_table
 from gradscope.rollouts.run import Run
 from tests.rollouts.readers.lines import write_lines
 
@@ -36,7 +36,7 @@ def test_rows_that_are_alike_are_read_at_once_as_each_by_itself(change: dict[str
         of_row["rollouts"] = [dict(zip(keys, of_sample, strict=True)) for of_sample in cells]
     objects = [next(samples._prompts_of(row, index, "", columns)) for index, row in enumerate(listed)]
     for at_once, one_by_one in ((rows, by_row), (listed, objects)):
-        both = prompts_alike(at_once, columns), one_by_one
+        both = uniform_prompts(at_once, columns), one_by_one
         assert (
             len({re.sub(r"[][(),]", "", repr(prompts)) for prompts in both}) == 1
         )  # whether lists or tuples hold them
@@ -52,23 +52,23 @@ def test_rows_that_are_alike_are_read_at_once_as_each_by_itself(change: dict[str
 )
 def test_a_row_that_differs_leaves_all_to_be_read_by_themselves(change: dict[str, Any]) -> None:
     columns = LogColumns(named=ColumnNames(), step="step", benchmark=None, rewards=REWARDS)
-    assert prompts_alike([ALIKE | dict.fromkeys(change), ALIKE | change], columns) == []
-    assert prompts_alike([ALIKE | change] * 2, columns) == []
+    assert uniform_prompts([ALIKE | dict.fromkeys(change), ALIKE | change], columns) == []
+    assert uniform_prompts([ALIKE | change] * 2, columns) == []
 
 
 def test_counts_alike_are_read_at_once_as_each_by_itself() -> None:
     rows = [{"task_id": f"t{index}", "prompt": "?", "n": 3, "c": index} for index in range(4)]
-    assert prompts_alike(rows, COLUMNS) == [
+    assert uniform_prompts(rows, COLUMNS) == [
         next(samples._prompts_of(row, index, "", COLUMNS)) for index, row in enumerate(rows)
     ]
     named = LogColumns(named=ColumnNames(num_samples="n", num_correct="c"), step=None, benchmark=None, rewards=REWARDS)
-    assert prompts_alike(rows, named) == prompts_alike(rows, COLUMNS)
+    assert uniform_prompts(rows, named) == uniform_prompts(rows, COLUMNS)
     flaws: tuple[dict[str, Any], ...] = (
         *({"n": "x"}, {"c": 9}, {"n": 0}, {"task_id": ""}, {"task_id": 1.5}, {"model": "m"}, {"dataset": "d"}),
         *({"passed": [True]}, {"prompt": {"text": "?"}}),
     )
-    assert [flaw for flaw in flaws if prompts_alike([*rows, rows[0] | flaw], COLUMNS)] == []
-    assert [flaw for flaw in flaws if prompts_alike([rows[0] | flaw] * 2, COLUMNS)] == []
+    assert [flaw for flaw in flaws if uniform_prompts([*rows, rows[0] | flaw], COLUMNS)] == []
+    assert [flaw for flaw in flaws if uniform_prompts([rows[0] | flaw] * 2, COLUMNS)] == []
 
 
 def test_lists_in_a_parquet_file_are_read_as_those_of_json_lines(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_files_alike_are_read_without_responses_as_json_lines_are(
     of_log = LogColumns(
         named=ColumnNames(), step="step" if "step" in rows[0] else None, benchmark=None, rewards=REWARDS
     )
-    columns = table_alike(path, of_log)
+    columns = uniform_table(path, of_log)
     assert columns is not None
     assert columns.names == names
     write_lines(tmp_path / "log.jsonl", *rows)
@@ -130,7 +130,7 @@ def test_lists_of_how_samples_ended_are_read_without_responses_as_row_by_row(for
     rows = _rows(finish_reasons=["stop", "length"])
     rows[0] |= {"plain": {}, "with a null": {"finish_reasons": [None, "length"]}, "unlike": {"note": "?"}}[form]
     path = _write(tmp_path, *rows)
-    columns = table_alike(path, replace(COLUMNS, end="finish_reasons"))
+    columns = uniform_table(path, replace(COLUMNS, end="finish_reasons"))
     names = None if columns is None else columns.names
     assert names == (None if form == "with a null" else ("id", "rewards", "finish_reasons"))
     write_lines(tmp_path / "log.jsonl", *rows)
@@ -160,7 +160,7 @@ def test_lists_of_how_samples_ended_of_another_length_are_none(tmp_path: Path) -
     ],
 )
 def test_files_with_other_columns_are_read_in_full(cells: dict[str, Any], tmp_path: Path) -> None:
-    assert table_alike(_write(tmp_path, *_rows(**cells)), COLUMNS) is None
+    assert uniform_table(_write(tmp_path, *_rows(**cells)), COLUMNS) is None
 
 
 @pytest.mark.parametrize(
@@ -174,16 +174,16 @@ def test_files_with_other_columns_are_read_in_full(cells: dict[str, Any], tmp_pa
     ],
 )
 def test_files_with_other_lists_in_a_row_are_read_in_full(cells: dict[str, Any], tmp_path: Path) -> None:
-    assert table_alike(_write(tmp_path, *_rows(), {**ROW, **cells}), COLUMNS) is None
+    assert uniform_table(_write(tmp_path, *_rows(), {**ROW, **cells}), COLUMNS) is None
 
 
 def test_a_named_column_or_a_step_that_the_file_lacks_is_read_in_full(tmp_path: Path) -> None:
     path = _write(tmp_path, *_rows())
     assert (
-        table_alike(path, LogColumns(named=ColumnNames(prompt_id="id"), step=None, benchmark=None, rewards=REWARDS))
+        uniform_table(path, LogColumns(named=ColumnNames(prompt_id="id"), step=None, benchmark=None, rewards=REWARDS))
         is None
     )
-    assert table_alike(path, LogColumns(named=ColumnNames(), step="step", benchmark=None, rewards=REWARDS)) is None
+    assert uniform_table(path, LogColumns(named=ColumnNames(), step="step", benchmark=None, rewards=REWARDS)) is None
 
 
 @pytest.mark.parametrize("flaw", [{"rewards": [math.nan, 1.0]}, {"id": None}, {"id": ""}, {"format": [1.0]}])
@@ -192,7 +192,7 @@ def test_odd_rows_are_set_aside_as_those_of_json_lines(flaw: dict[str, Any], tmp
     if "format" in flaw:
         rows.append({**ROW, "format": [1.0, 0.0, 1.0]})  # of as many values in all
     path = _write(tmp_path, *rows)
-    assert table_alike(path, COLUMNS) is not None
+    assert uniform_table(path, COLUMNS) is not None
     write_lines(tmp_path / "log.jsonl", *rows)
     of_lines = read_run(tmp_path / "log.jsonl", rewards_only=True)
     assert _shown(read_run(path, rewards_only=True)) == _shown(of_lines)
