@@ -107,9 +107,9 @@ _LAYOUT = run_files.CheckpointLayout(
 
 def _exported(rows: Cells) -> Columns:
     in_name, flaws, usable = number_in_name(STEP, rows.path), list[tuple[int, str]](), dict[int, Tokens]()
-    for at, cells in enumerate(rows.rows):
+    for row, cells in enumerate(rows.rows):
         try:
-            usable[at] = cut_sequence(
+            usable[row] = cut_sequence(
                 cells.get("token_ids"),
                 cells.get("loss_mask"),
                 logprobs=cells.get("inference_logprobs"),
@@ -118,17 +118,17 @@ def _exported(rows: Cells) -> Columns:
                 entropies=cells.get("entropy"),
             )
         except UnusableRowError as error:
-            flaws.append((at, str(error)))
+            flaws.append((row, str(error)))
     rows, tokens = rows.chosen(list(usable)), list(usable.values())
     environments = texts_in(rows.names("env_name"))
     return Columns(
         row=np.array(list(usable), dtype=np.int64),
         flaws=flaws,
         step=step_numbers([in_name if cell is UNSET else cell for cell in rows.column("step")]),
-        group=[f"{name}/{digest(of.prompt_ids)}" for name, of in zip(environments, tokens, strict=True)],
+        group=[f"{name}/{digest(sequence.prompt_ids)}" for name, sequence in zip(environments, tokens, strict=True)],
         numbers={"reward": np.full(len(rows), np.nan)},
         no_reward=lambda _: None,
-        details=lambda at: {"completion": "", "tokens": tokens[at]},
+        details=lambda row: {"completion": "", "tokens": tokens[row]},
     )
 
 
@@ -171,33 +171,33 @@ class TrainedBatches(Struct, frozen=True):
     def as_trained(self, rollout: episodes.AgentRollout) -> episodes.AgentTrace:
         """The trace of a rollout with its advantages; without a batch none of its tokens counts."""
         if (trained := self.trained(rollout)) is not None and trained.rollout is not None:
-            return episodes.read_trace(trained.rollout.plain)
-        trace = episodes.read_trace(rollout.plain)
+            return episodes.read_trace(trained.rollout.as_json)
+        trace = episodes.read_trace(rollout.as_json)
         return episodes.in_no_loss(trace) if self.rollouts else trace
 
     def count_tokens(self, rollouts: Sequence[episodes.AgentRollout]) -> tuple[Counts, Floats]:
         """The tokens of :meth:`as_trained`, counted, and their advantages, [R] each."""
         num_tokens, advantages = episodes.count_tokens(rollouts)
-        for at, trained in enumerate(map(self.trained, rollouts)) if self.rollouts else ():
-            advantages[at] = math.nan if trained is None else trained.advantage
-            num_tokens[at] = num_tokens[at] if trained is None else trained.num_tokens
+        for index, trained in enumerate(map(self.trained, rollouts)) if self.rollouts else ():
+            advantages[index] = math.nan if trained is None else trained.advantage
+            num_tokens[index] = num_tokens[index] if trained is None else trained.num_tokens
         return num_tokens, advantages
 
 
 def rollouts_in(block: LineBlock) -> Iterator[episodes.AgentRollout]:
     """All agents of the episodes in lines, trained or not, without their groups; lines that hold none are skipped."""
-    rows, at, bounds = block.decoded(_EPISODES)
+    rows, indices, bounds = block.decoded(_EPISODES)
     of_lines: dict[int, list[episodes.AgentRollout]] = {
         number: [episodes.AgentRollout(episode, trace, "") for trace in episode.traces]
-        for number, episode in zip(at.tolist(), rows, strict=True)
+        for number, episode in zip(indices.tolist(), rows, strict=True)
     }
-    for odd in block.odd_rows(bounds, [number for number in range(len(bounds) - 1) if number not in of_lines]):
-        if isinstance(odd.row, dict):
-            episode = episodes.episode_of(odd.row)
-            parsed = map(mapping_of, list_of(odd.row.get("traces")))
-            both = zip(episode.traces, parsed, strict=True)
-            agents = [episodes.AgentRollout(episode, trace, "", odd.row, plain) for trace, plain in both if plain]
-            of_lines[odd.at] = agents
+    for line in block.odd_rows(bounds, [number for number in range(len(bounds) - 1) if number not in of_lines]):
+        if isinstance(line.row, dict):
+            episode = episodes.episode_of(line.row)
+            pairs = zip(episode.traces, map(mapping_of, list_of(line.row.get("traces"))), strict=True)
+            of_lines[line.at] = [
+                episodes.AgentRollout(episode, trace, "", line.row, parsed) for trace, parsed in pairs if parsed
+            ]
     return chain.from_iterable(rollouts for _, rollouts in sorted(of_lines.items(), key=itemgetter(0)))
 
 
@@ -285,8 +285,8 @@ def step_layout(batches: TrainedBatches) -> episodes.EpisodeLayout:
             if number is not None and number >= 0
         }
 
-        def details(at: int) -> dict[str, Any]:
-            cells, trained = columns.details(at), as_trained[at]
+        def details(row: int) -> dict[str, Any]:
+            cells, trained = columns.details(row), as_trained[row]
             if trained is None or trained.rollout is not None:
                 return dict(cells)
             counted = {"num_tokens": trained.num_tokens, "advantage": trained.advantage}
@@ -295,7 +295,7 @@ def step_layout(batches: TrainedBatches) -> episodes.EpisodeLayout:
         columns = episodes.columns_of(
             rollouts,
             step,
-            lambda at: batches.as_trained(rollouts[at]),
+            lambda row: batches.as_trained(rollouts[row]),
             noted.add,
             lambda: batches.count_tokens(rollouts),
         )
@@ -320,11 +320,11 @@ def _verifiers_columns(reading: Reading) -> ColumnLog:
     def to_columns(rollouts: Sequence[episodes.AgentRollout], _: Path) -> Columns:
         step = np.zeros(len(rollouts), dtype=np.int64)
         columns = episodes.columns_of(
-            rollouts, step, lambda at: episodes.read_trace(rollouts[at].plain), reading.noted.add
+            rollouts, step, lambda row: episodes.read_trace(rollouts[row].as_json), reading.noted.add
         )
         ids = [rollout.trace.id if isinstance(rollout.trace.id, str) else None for rollout in rollouts]
         return replace(
-            columns, prompts=lambda chosen: [_verifiers_prompt(rollouts[at].line) for at in chosen], samples=ids
+            columns, prompts=lambda chosen: [_verifiers_prompt(rollouts[row].line) for row in chosen], samples=ids
         )
 
     return reading.log(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import chain, islice, takewhile
+from itertools import chain, compress, islice, takewhile
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -48,25 +48,26 @@ class AgentTrace(Struct, frozen=True, kw_only=True):
     @property
     def num_tokens(self) -> int:
         """Completion tokens of all its sequences, -1 where they are unknown."""
-        return UNKNOWN if self.tokens is None else sum(len(of.completion_ids) for of in (*self.earlier, self.tokens))
+        sequences = () if self.tokens is None else (*self.earlier, self.tokens)
+        return sum(len(tokens.completion_ids) for tokens in sequences) if sequences else UNKNOWN
 
-    def advantage(self, own: float | None = None) -> float | None:
-        """The advantage of all sampled tokens; ``own`` where tokens lack one or are unknown."""
-        return own if self.tokens is None else common_advantage(own, (*self.earlier, self.tokens))
+    def advantage(self, default: float | None = None) -> float | None:
+        """The advantage of all sampled tokens; ``default`` where tokens lack one or are unknown."""
+        return default if self.tokens is None else common_advantage(default, (*self.earlier, self.tokens))
 
 
 def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
     """The text and tokens of a trace; of one that branches, the text of the last branch that was trained on."""
     nodes = nodes_of(trace)
     links = [list(map(parse.mapping_of, parse.list_of(node.get("semantic_parents")))) for node in nodes]
-    resumed = {link.get("node") for of_node in links for link in of_node if link.get("type") == "compaction"}
+    resumed = {link.get("node") for node_links in links for link in node_links if link.get("type") == "compaction"}
     leaves = [  # of branches that were trained on; of attempts to compact the context only those resumed from
         leaf
         for leaf in leaves_of(nodes)
         if leaf in resumed or all(link.get("type") != "compaction_attempt" for link in links[leaf])
     ]
-    path = [nodes[at] for at in path_to(leaves[-1], nodes)] if leaves else []
-    sampled = next((at for at, node in enumerate(path) if node.get("sampled") is True), len(path))
+    path = [nodes[index] for index in path_to(leaves[-1], nodes)] if leaves else []
+    sampled = next((index for index, node in enumerate(path) if node.get("sampled") is True), len(path))
     messages = [node.get("message") for node in path]
     sequences = _sequences(leaves, nodes)
     return AgentTrace(
@@ -108,30 +109,30 @@ def _sequences(leaves: Sequence[int], nodes: Sequence[Mapping[str, Any]]) -> tup
     counted: set[int] = set()
     for leaf in leaves:
         path = path_to(leaf, nodes)
-        is_own = [at not in counted for at in path]
-        counted.update(at for at in path if nodes[at].get("sampled") is True)
-        branch = [nodes[at] for at in path]
-        if not any(own and any(parse.list_of(node.get("mask"))) for own, node in zip(is_own, branch, strict=True)):
+        are_new = [index not in counted for index in path]
+        counted.update(index for index in path if nodes[index].get("sampled") is True)
+        branch = [nodes[index] for index in path]
+        if not any(any(parse.list_of(node.get("mask"))) for node in compress(branch, are_new)):
             continue
-        tokens = _tokens(branch, is_own)
+        tokens = _tokens(branch, are_new)
         if tokens is None:
             return ()
         sequences.append(tokens)
     return tuple(sequences)
 
 
-def _tokens(path: Sequence[Mapping[str, Any]], is_own: Sequence[bool]) -> Tokens | None:
+def _tokens(path: Sequence[Mapping[str, Any]], are_new: Sequence[bool]) -> Tokens | None:
     """The tokens of a branch; those of nodes that are not its own are only conditioned on."""
     ids: list[Any] = []
     mask: list[Any] = []
     columns: dict[str, list[Any] | None] = {name: [] for name in _COLUMNS}
-    for node, own in zip(path, is_own, strict=True):
-        flags = parse.list_of(node.get("mask")) if own else [False] * len(parse.list_of(node.get("mask")))
+    for node, is_new in zip(path, are_new, strict=True):
+        flags = parse.list_of(node.get("mask")) if is_new else [False] * len(parse.list_of(node.get("mask")))
         num_sampled = sum(map(bool, flags))
         ids += parse.list_of(node.get("token_ids"))
         mask += flags
         for name, joined in columns.items():
-            compact = parse.list_of(node.get(name)) if own and joined is not None else []
+            compact = parse.list_of(node.get(name)) if is_new and joined is not None else []
             if joined is None or len(compact) != num_sampled:
                 columns[name] = None  # not one value for each sampled token
             else:
@@ -204,7 +205,7 @@ class _Work(Struct, gc=False, frozen=True):
     type: Any = None
 
 
-class _Of(Struct, gc=False, frozen=True):
+class _RunCell(Struct, gc=False, frozen=True):
     work: _Work = _Work()
 
 
@@ -219,7 +220,7 @@ class _Task(Struct, gc=False, frozen=True):
 class Episode(Struct, gc=False, frozen=True):
     """The decoded part of an episode."""
 
-    run: _Of = _Of()
+    run: _RunCell = _RunCell()
     group: _Named = _Named()
     traces: list[Trace] = []
     task: _Task = _Task()
@@ -245,7 +246,7 @@ class AgentRollout(Struct, gc=False, frozen=True):
     parsed: Mapping[str, Any] = _NOT_PARSED  # the trace, likewise
 
     @property
-    def plain(self) -> Mapping[str, Any]:
+    def as_json(self) -> Mapping[str, Any]:
         """The trace as parsed JSON, of one that was decoded as declared the parts that are."""
         if self.parsed:
             return self.parsed
@@ -279,7 +280,7 @@ class AgentRollout(Struct, gc=False, frozen=True):
         """:attr:`AgentTrace.prompt`, of a path without parsing its tokens."""
         nodes = self.trace.nodes
         if not nodes or any(node.semantic_parents for node in nodes) or not _are_paths([self.trace]):
-            return read_trace(self.plain).prompt
+            return read_trace(self.as_json).prompt
         before = takewhile(lambda node: node.sampled is not True, nodes)
         return "\n".join(_text(parse.plain_cell(node.message)) for node in before)
 
@@ -308,12 +309,12 @@ def count_tokens(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats]:
     pending = [np.arange(len(rollouts))]
     while pending:
         chosen = pending.pop()
-        if (counts := _path_counts([rollouts[at] for at in chosen.tolist()])) is not None:
+        if (counts := _path_counts([rollouts[index] for index in chosen.tolist()])) is not None:
             num_tokens[chosen], advantages[chosen] = counts
         elif len(chosen) > 1:  # halves, until those that are unlike the others are alone
             pending += np.array_split(chosen, 2)
         else:
-            trace = read_trace(rollouts[chosen[0]].plain)
+            trace = read_trace(rollouts[chosen[0]].as_json)
             num_tokens[chosen], advantages[chosen] = trace.num_tokens, to_floats([trace.advantage()])
     return num_tokens, advantages
 
@@ -349,9 +350,9 @@ def _path_counts(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats] | No
         num_levels = np.array([len(of_node or ()) for of_node in levels])
         is_lacking = num_levels != np.diff(np.searchsorted(is_true, mask_bounds))
         is_complete = np.diff(_bounds(is_lacking)[first]) == 0
-        for at in np.flatnonzero(is_sampled & is_complete).tolist():
-            distinct = set(chain.from_iterable(of_node or () for of_node in levels[first[at] : first[at + 1]]))
-            advantages[at] = distinct.pop() if len(distinct) == 1 else np.nan
+        for index in np.flatnonzero(is_sampled & is_complete).tolist():
+            distinct = set(chain.from_iterable(of_node or () for of_node in levels[first[index] : first[index + 1]]))
+            advantages[index] = distinct.pop() if len(distinct) == 1 else np.nan
     return np.where(is_sampled, num_tokens, UNKNOWN), advantages
 
 
@@ -363,14 +364,14 @@ def agent_rollouts(
     episode: Episode, line: Mapping[str, Any], group: Any, names: Callable[[str, Sequence[Trace]], list[str]]
 ) -> list[AgentRollout]:
     """The trained agents of an episode with their groups; an UnusableRowError without an agent or a group."""
-    both = zip(episode.traces, map(parse.mapping_of, parse.list_of(line.get("traces"))), strict=True)
-    trained = [(trace, plain) for trace, plain in both if plain and trace.is_trained]
+    pairs = zip(episode.traces, map(parse.mapping_of, parse.list_of(line.get("traces"))), strict=True)
+    trained = [(trace, parsed) for trace, parsed in pairs if parsed and trace.is_trained]
     if not parse.text_of(group):
         raise UnusableRowError("group.id is missing")
     if not trained:
         raise UnusableRowError("the episode has no trace of a trained agent")
     named = zip(names(parse.text_of(group), [trace for trace, _ in trained]), trained, strict=True)
-    return [AgentRollout(episode, trace, name, line, plain) for name, (trace, plain) in named]
+    return [AgentRollout(episode, trace, name, line, parsed) for name, (trace, parsed) in named]
 
 
 def episode_of(line: Mapping[str, Any]) -> Episode:
@@ -392,12 +393,12 @@ def _as_declared(cell: Any, kind: Any) -> Any:
 
 @cache
 def _maker(kind: Any) -> Callable[[Any], Any] | None:
-    of = get_args(kind)
+    arguments = get_args(kind)
     if get_origin(kind) is list:
-        return lambda cell: [_as_declared(item, of[0]) for item in parse.list_of(cell)]
+        return lambda cell: [_as_declared(item, arguments[0]) for item in parse.list_of(cell)]
     if get_origin(kind) is dict:
-        return lambda cell: {name: _as_declared(item, of[1]) for name, item in parse.mapping_of(cell).items()}
-    struct = next((item for item in (kind, *of) if isinstance(item, type) and issubclass(item, Struct)), None)
+        return lambda cell: {name: _as_declared(item, arguments[1]) for name, item in parse.mapping_of(cell).items()}
+    struct = next((item for item in (kind, *arguments) if isinstance(item, type) and issubclass(item, Struct)), None)
     return None if struct is None else lambda cell: _as_declared(cell, struct)
 
 
@@ -448,8 +449,8 @@ def columns_of(
         numbers["num_tokens"], numbers["advantage"] = count()
     trace_at = lru_cache(maxsize=1)(read)
 
-    def details(at: int) -> dict[str, Any]:
-        line, trace = rollouts[at].line, trace_at(at)
+    def details(row: int) -> dict[str, Any]:
+        line, trace = rollouts[row].line, trace_at(row)
         if trace.earlier:
             note(BRANCHED)
         policy = parse.mapping_of(parse.mapping_of(parse.mapping_of(line.get("run")).get("work")).get("policy"))
@@ -464,8 +465,8 @@ def columns_of(
             "policy_versions": None if first is None or last is None or first > last else (first, last),
         }
 
-    def no_reward(at: int) -> str:
-        scores = rollouts[at].trace.rewards.values()
+    def no_reward(row: int) -> str:
+        scores = rollouts[row].trace.rewards.values()
         cells = [cell for entry in scores for cell in (entry.score, entry.weight)] or [parse.ABSENT]
         return next((why for why in map(parse.parse_reward, cells) if isinstance(why, str)), BROKEN_REWARD)
 
@@ -473,8 +474,8 @@ def columns_of(
         step=step,
         group=[rollout.group for rollout in rollouts],
         no_group="group.id is missing",
-        prompts=lambda rows: [rollouts[at].prompt_id for at in rows],
-        texts=lambda rows: [rollouts[at].prompt for at in rows],
+        prompts=lambda rows: [rollouts[row].prompt_id for row in rows],
+        texts=lambda rows: [rollouts[row].prompt for row in rows],
         numbers=numbers,
         no_reward=no_reward,
         details=details,
@@ -484,15 +485,15 @@ def columns_of(
 def _rewards_of(scored: Sequence[Mapping[str, _Score]]) -> tuple[Floats, dict[str, Floats]]:
     """The scalar rewards [R], sums of scores times weights, NaN where one of these is no number; columns of scores."""
     kinds: dict[tuple[str, ...], list[int]] = {}
-    for at, scores in enumerate(scored):
-        kinds.setdefault(tuple(scores), []).append(at)
+    for row, scores in enumerate(scored):
+        kinds.setdefault(tuple(scores), []).append(row)
     total = np.full(len(scored), np.nan)
     columns: dict[str, Floats] = {}
     for kind, rows in kinds.items():
         if kind:
             total[rows] = 0.0
         for name in kind:
-            cells = [scored[at][name] for at in rows]
+            cells = [scored[row][name] for row in rows]
             score = numbers_of([cell.score for cell in cells])
             columns.setdefault(REWARD + name, np.full(len(scored), np.nan))[rows] = score
             with np.errstate(over="ignore", invalid="ignore"):
@@ -538,7 +539,7 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
                 trained = [trace for trace in episode.traces if trace.is_trained]
                 if not (group and task and trained) or _NOTHING in trained or not (are_usual or _are_paths(trained)):
                     raise UnusableRowError("the row reader is to look at the line")
-                return [AgentRollout(episode, *of) for of in zip(trained, self.names(group, trained), strict=True)]
+                return [AgentRollout(episode, *pair) for pair in zip(trained, self.names(group, trained), strict=True)]
 
             return self._columns(episodes, path, agents)
 

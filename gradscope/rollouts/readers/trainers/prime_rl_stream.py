@@ -65,20 +65,20 @@ class Annotations(Struct, frozen=True, kw_only=True):
         """Whether they record which traces were trained on."""
         return bool(np.isfinite(self.steps).any())
 
-    def records_of(self, names: Sequence[Any], own: Sequence[Any]) -> tuple[Floats, Floats]:
+    def records_of(self, names: Sequence[Any], ships: Sequence[Any]) -> tuple[Floats, Floats]:
         """What is recorded of traces [R], by their ids.
 
         Returns:
             The steps at which they were trained on, else those of their own cells, NaN where they were not; their
             advantages, NaN where none is recorded.
         """
-        steps = to_floats(step_in(mapping_of(cell)) for cell in own)
+        steps = to_floats(step_in(mapping_of(cell)) for cell in ships)
         advantages = np.full(len(names), np.nan)
         if len(self.traces) and len(names):
             traces = np.array([hash(name) if isinstance(name, str) else 0 for name in names], dtype=np.int64)
-            at = np.minimum(np.searchsorted(self.traces, traces), len(self.traces) - 1)
-            is_known = (self.traces[at] == traces) & [isinstance(name, str) for name in names]
-            steps[is_known], advantages[is_known] = self.steps[at[is_known]], self.advantages[at[is_known]]
+            index = np.minimum(np.searchsorted(self.traces, traces), len(self.traces) - 1)
+            is_known = (self.traces[index] == traces) & [isinstance(name, str) for name in names]
+            steps[is_known], advantages[is_known] = self.steps[index[is_known]], self.advantages[index[is_known]]
         return steps, advantages
 
     def folded(self, trace: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -91,7 +91,7 @@ class Annotations(Struct, frozen=True, kw_only=True):
         for branch, stream, values in self.streams.get(name, ()):
             if 0 <= branch < len(leaves):
                 start = 0
-                for node in (nodes[at] for at in episodes.path_to(leaves[branch], nodes)):
+                for node in (nodes[index] for index in episodes.path_to(leaves[branch], nodes)):
                     end = start + len(list_of(node.get("token_ids")))
                     if end > len(values):
                         break
@@ -162,33 +162,31 @@ def read_annotations(files: Iterable[Path], quarantine: QuarantineLog, *, is_who
             if block.lost is not None:
                 quarantine.add_unreadable(block.lost)
                 continue
-            rows, at, bounds = block.decoded(_DECODER)
+            rows, indices, bounds = block.decoded(_DECODER)
             usual = {
-                number: row for number, row in zip(at.tolist(), rows, strict=True) if not is_whole and row.is_usual
+                number: row for number, row in zip(indices.tolist(), rows, strict=True) if not is_whole and row.is_usual
             }
             ships = [
                 (number, hash(row.trace_id), step_in({"step": row.info.ship.step}), row.advantage)
                 for number, row in usual.items()
                 if row.info.ship is not UNSET
             ]
-            for odd in block.odd_rows(bounds, [number for number in range(len(bounds) - 1) if number not in usual]):
-                location = f"{file}:{num_lines + odd.at + 1}"
-                name = odd.row if isinstance(odd.row, str) else odd.row.get("trace_id")
-                if isinstance(odd.row, str):
-                    quarantine.add(odd.row, location, odd.count)
-                elif odd.row.get("version") != VERSION or not isinstance(name, str):
+            for line in block.odd_rows(bounds, [number for number in range(len(bounds) - 1) if number not in usual]):
+                location = f"{file}:{num_lines + line.at + 1}"
+                name = line.row if isinstance(line.row, str) else line.row.get("trace_id")
+                if isinstance(line.row, str):
+                    quarantine.add(line.row, location, line.count)
+                elif line.row.get("version") != VERSION or not isinstance(name, str):
                     quarantine.add(f"the annotation is not of version {VERSION} or names no trace", location)
                 else:
-                    learned = mapping_of(odd.row.get("info"))
+                    learned = mapping_of(line.row.get("info"))
                     info.setdefault(name, {}).update(learned)
-                    branches = [
-                        of for of in map(mapping_of, list_of(odd.row.get("branches"))) if type(of.get("index")) is int
-                    ]
-                    streams.setdefault(name, []).extend(
-                        (of["index"], key, of[key]) for of in branches for key in STREAMS if list_of(of.get(key))
-                    )
+                    for branch in map(mapping_of, list_of(line.row.get("branches"))):
+                        if type(index := branch.get("index")) is int:
+                            values = ((index, key, branch[key]) for key in STREAMS if list_of(branch.get(key)))
+                            streams.setdefault(name, []).extend(values)
                     if "ship" in learned:
-                        ships.append((odd.at, hash(name), step_in(mapping_of(learned["ship"])), None))
+                        ships.append((line.at, hash(name), step_in(mapping_of(learned["ship"])), None))
             num_lines += len(bounds) - 1
             ships.sort(key=itemgetter(0))
             traces.append(np.array([trace for _, trace, *_ in ships], dtype=np.int64))
@@ -197,11 +195,11 @@ def read_annotations(files: Iterable[Path], quarantine: QuarantineLog, *, is_who
     step = np.concatenate(steps)
     shipped = step[np.isfinite(step)]
     runs, count = np.unique(shipped[np.diff(shipped, prepend=-1) != 0], return_counts=True)
-    newest, at = np.unique(np.concatenate(traces)[::-1], return_index=True)
+    newest, indices = np.unique(np.concatenate(traces)[::-1], return_index=True)
     return Annotations(
         traces=newest,
-        steps=step[::-1][at],
-        advantages=np.concatenate(advantages)[::-1][at],
+        steps=step[::-1][indices],
+        advantages=np.concatenate(advantages)[::-1][indices],
         trained_again=frozenset(runs[count > 1].astype(int).tolist()),
         info=info,
         streams=streams,
@@ -226,29 +224,29 @@ def stream_layout(annotations: Annotations) -> episodes.EpisodeLayout:
         infos = (rollout.trace.info for rollout in rollouts)
         trained, advantages = annotations.records_of(names, [info and info.ship for info in infos])
         prompts = [rollout.prompt_id for rollout in rollouts]
-        folded = lru_cache(maxsize=1)(lambda at: annotations.folded(rollouts[at].plain))
-        for at in np.flatnonzero(sent < 0).tolist():
-            dispatched = step_in(mapping_of(mapping_of(folded(at).get("info")).get("dispatch")))
-            sent[at] = -1 if dispatched is None else dispatched
+        folded = lru_cache(maxsize=1)(lambda row: annotations.folded(rollouts[row].as_json))
+        for row in np.flatnonzero(sent < 0).tolist():
+            dispatched = step_in(mapping_of(mapping_of(folded(row).get("info")).get("dispatch")))
+            sent[row] = -1 if dispatched is None else dispatched
 
-        def read(at: int) -> episodes.AgentTrace:
-            trace = episodes.read_trace(folded(at))
-            return episodes.in_no_loss(trace) if annotations.record_batches and np.isnan(trained[at]) else trace
+        def read(row: int) -> episodes.AgentTrace:
+            trace = episodes.read_trace(folded(row))
+            return episodes.in_no_loss(trace) if annotations.record_batches and np.isnan(trained[row]) else trace
 
-        def own_advantage(at: int) -> float | None:
-            info, stored = rollouts[at].trace.info, annotations.info.get(names[at] or "", {})
-            own = finite_or_none(stored.get("advantage", info and info.advantage))
-            return own if math.isnan(advantages[at]) else float(advantages[at])
+        def trace_advantage(row: int) -> float | None:
+            info, stored = rollouts[row].trace.info, annotations.info.get(names[row] or "", {})
+            logged = finite_or_none(stored.get("advantage", info and info.advantage))
+            return logged if math.isnan(advantages[row]) else float(advantages[row])
 
         def count_tokens() -> tuple[Counts, Floats]:
-            num_tokens, own = episodes.count_tokens(rollouts)
+            num_tokens, logged = episodes.count_tokens(rollouts)
             in_no_loss = np.isnan(trained) if annotations.record_batches else np.zeros(len(rollouts), dtype=np.bool_)
-            level = np.where(np.isnan(advantages), own, advantages)
+            level = np.where(np.isnan(advantages), logged, advantages)
             level[in_no_loss] = np.nan
-            for at in np.flatnonzero(np.isnan(level) & ~in_no_loss).tolist():
-                own_level = own_advantage(at)
-                is_whole = names[at] in annotations.info  # so that its tokens may have advantages of their own
-                level[at] = to_floats([read(at).advantage(own_level) if is_whole else own_level])[0]
+            for row in np.flatnonzero(np.isnan(level) & ~in_no_loss).tolist():
+                level_of_trace = trace_advantage(row)
+                is_whole = names[row] in annotations.info  # so that its tokens may have advantages of their own
+                level[row] = to_floats([read(row).advantage(level_of_trace) if is_whole else level_of_trace])[0]
             return num_tokens, level
 
         columns = episodes.columns_of(rollouts, np.where(sent < 0, -1, 0), read, noted.add, count_tokens)
@@ -259,11 +257,11 @@ def stream_layout(annotations: Annotations) -> episodes.EpisodeLayout:
                 f"{len(rollout.group)}:{rollout.group}{prompt}"
                 for rollout, prompt in zip(rollouts, prompts, strict=True)
             ],
-            prompts=lambda chosen: [prompts[at] for at in chosen],
+            prompts=lambda chosen: [prompts[row] for row in chosen],
             numbers={**columns.numbers, REWARD + _SENT: sent.astype(np.float64), REWARD + _TRAINED: trained},
             noted=_about_logprobs([rollout.logprobs for rollout in rollouts]),
             samples=names,
-            details=lambda at: {**columns.details(at), "advantage": own_advantage(at)},
+            details=lambda row: {**columns.details(row), "advantage": trace_advantage(row)},
         )
 
     return episodes.EpisodeLayout(
@@ -294,9 +292,9 @@ def _group_steps(
     in_log: Sequence[str], prompts: Sequence[str], group: Counts, sent: Floats, trained: Floats
 ) -> _GroupSteps:
     """The groups [J] of all rollouts [N] that arrived, including repeats."""
-    own = [name.partition(":")[2][: int(name.partition(":")[0])] for name in in_log]
-    count = Counter(own)
-    names = [name if count[name] == 1 else f"{name}/{prompt}" for name, prompt in zip(own, prompts, strict=True)]
+    ids = [name.partition(":")[2][: int(name.partition(":")[0])] for name in in_log]
+    count = Counter(ids)
+    names = [name if count[name] == 1 else f"{name}/{prompt}" for name, prompt in zip(ids, prompts, strict=True)]
     _, number = np.unique(np.array(names, dtype=object), return_inverse=True)
     group, first, last, begun = number[group], *np.full((3, len(names)), np.nan)
     for extreme, of_group, values in ((np.fmin, first, trained), (np.fmax, last, trained), (np.fmin, begun, sent)):
@@ -371,7 +369,7 @@ _EARLIER = "rollouts/, which an earlier version of prime-rl wrote, is left out: 
 _ONE_OF_SEVERAL = "Other files of the stream are left out: groups that lie in several files are incomplete."
 _NOT_KNOWN = Reason("rollouts_missing", "what was trained on at this step is not in the log")
 _ELSEWHERE = Reason("rollouts_missing", "rollouts of one group were trained on at several steps")
-_AGAIN = Reason("rollouts_missing", "a restart trained on this step again, and the log holds the rollouts of both")
+_RETRAINED = Reason("rollouts_missing", "a restart trained on this step again, and the log holds the rollouts of both")
 
 
 def stream_files(path: Path) -> tuple[Path, ...]:
@@ -385,7 +383,7 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
     """Read a stream."""
     folders = dict.fromkeys(file.resolve().parent.parent / "annotations" for file in files)
     producers = (child for folder in folders if folder.is_dir() for child in sorted(folder.iterdir()) if child.is_dir())
-    annotation_files = tuple(file for each in producers for file in files_like(each, _CHUNK))
+    annotation_files = tuple(file for producer in producers for file in files_like(producer, _CHUNK))
     quarantine = WatchedLog(request.progress, files)
     annotations = read_annotations(annotation_files, quarantine, is_whole=not request.rewards_only)
     layout = stream_layout(annotations)
@@ -420,6 +418,6 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
     notes = {
         **dict.fromkeys(() if record_batches else run.steps, _NOT_KNOWN),
         **dict.fromkeys(placement.divided, _ELSEWHERE),
-        **dict.fromkeys(annotations.trained_again, _AGAIN),
+        **dict.fromkeys(annotations.trained_again, _RETRAINED),
     }
     return replace(run, notes=dict(sorted(notes.items())))

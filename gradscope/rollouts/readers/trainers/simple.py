@@ -51,9 +51,9 @@ def _areal_rows(rows: Cells) -> Columns:
         no_reward=partial(rows.no_reward, "reward"),
         noted={_STALE: (begun >= 0) & (begun != steps)},
         samples=[name or None for name in index_names(indices)],
-        details=lambda at: {
-            "completion": parse.text_of(rows.cell("completion", at)),
-            "policy_versions": (int(begun[at]), int(steps[at])) if 0 <= begun[at] <= steps[at] else None,
+        details=lambda row: {
+            "completion": parse.text_of(rows.cell("completion", row)),
+            "policy_versions": (int(begun[row]), int(steps[row])) if 0 <= begun[row] <= steps[row] else None,
         },
     )
 
@@ -93,13 +93,13 @@ def _art_rows(rows: Cells) -> Columns:
         ],
         numbers={"reward": rows.numbers("reward"), **rewards_of(metrics)},
         no_reward=partial(rows.no_reward, "reward"),
-        **_of_conversations(rows),
+        **_conversation_fields(rows),
     )
 
 
-def _of_conversations(rows: Cells) -> dict[str, Any]:
-    def details(at: int) -> dict[str, Any]:
-        conversation = parse.cut_conversation(rows.cell("messages", at))
+def _conversation_fields(rows: Cells) -> dict[str, Any]:
+    def details(row: int) -> dict[str, Any]:
+        conversation = parse.cut_conversation(rows.cell("messages", row))
         return {"completion": conversation.completion, "messages": conversation.messages}
 
     return {
@@ -135,7 +135,7 @@ def _ragen_rows(cells: Cells, *, are_several: bool) -> Columns:
             f"{REWARD}success": numbers_of(rows.column("metadata.success")),
         },
         no_reward=partial(rows.no_reward, "metadata.total_reward"),
-        **_of_conversations(rows),
+        **_conversation_fields(rows),
     )
 
 
@@ -168,9 +168,9 @@ def _sampled_rows(rows: Cells, *, no_group: str) -> Columns:
         texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
         numbers={"reward": rows.numbers("reward")},
         no_reward=partial(rows.no_reward, "reward"),
-        details=lambda at: {
-            "completion": parse.text_of(rows.cell("response", at)),
-            "messages": parse.parse_messages(rows.cell("prompt", at)),
+        details=lambda row: {
+            "completion": parse.text_of(rows.cell("response", row)),
+            "messages": parse.parse_messages(rows.cell("prompt", row)),
         },
     )
 
@@ -197,7 +197,7 @@ RLINF = RowFormat(
 
 
 _ROLL_FILES = ("rollout_dump_data.step_*.jsonl",)
-_OF_A_BATCH = ("global_step", "responses", "scores")
+_LISTS = ("global_step", "responses", "scores")
 _NO_BATCH = "global_step, responses and scores are not lists of one length"
 _BY_ID = IfNoted("Rollouts of one id and prompt at one step are a group.")
 _BY_PROMPT = IfNoted("Some rollouts have no id: those of equal prompts at one step are a group; equal prompts merge.")
@@ -205,13 +205,13 @@ _BY_PROMPT = IfNoted("Some rollouts have no id: those of equal prompts at one st
 
 def _roll_rows(lines: Cells) -> Columns:
     """The rollouts of lines, each with its elements of all lists that are as long as that of responses."""
-    lengths = ([len(parse.list_of(cell)) for cell in lines.column(key)] for key in _OF_A_BATCH)
+    lengths = ([len(parse.list_of(cell)) for cell in lines.column(key)] for key in _LISTS)
     sizes = [of_line[0] if len(set(of_line)) == 1 else 0 for of_line in zip(*lengths, strict=True)]
     rows = lines.elements(sizes)
     pairs = zip(rows.column("prompt"), rows.column("messages"), strict=True)
     prompts = [messages if prompt is UNSET else prompt for prompt, messages in pairs]
     firsts = np.flatnonzero(run_starts(prompts))  # rollouts of a prompt are adjacent
-    ids = [parse.digest(None if prompts[at] is UNSET else prompts[at]) for at in firsts.tolist()]
+    ids = [parse.digest(None if prompts[row] is UNSET else prompts[row]) for row in firsts.tolist()]
     of_row = np.repeat(np.array(ids, dtype=object), np.diff(firsts, append=len(prompts))).tolist()
     names, domains = texts_in(rows.names("id")), texts_in(rows.names("domain"))
     parts = list(zip(domains, names, of_row, strict=True))
@@ -220,20 +220,20 @@ def _roll_rows(lines: Cells) -> Columns:
     group = [group_of[of_group] if named else "" for of_group, named in zip(parts, is_named, strict=True)]
     has_id = np.array(list(map(bool, names)), dtype=np.bool_)
 
-    def details(at: int) -> dict[str, Any]:
-        return {"completion": parse.text_of(rows.cell("responses", at)), "messages": parse.parse_messages(prompts[at])}
-
     return Columns(
         row=np.repeat(np.arange(len(sizes)), sizes),
-        flaws=[(at, _NO_BATCH) for at, size in enumerate(sizes) if not size],
+        flaws=[(row, _NO_BATCH) for row, size in enumerate(sizes) if not size],
         step=rows.steps("global_step"),
         group=group,
         no_group="the row has neither an id nor a prompt",
-        texts=lambda chosen: [parse.text_of(None if prompts[at] is UNSET else prompts[at]) for at in chosen],
+        texts=lambda chosen: [parse.text_of(None if prompts[row] is UNSET else prompts[row]) for row in chosen],
         numbers={"reward": rows.numbers("scores")},
         no_reward=partial(rows.no_reward, "scores"),
         noted={_BY_ID: has_id, _BY_PROMPT: ~has_id},
-        details=details,
+        details=lambda row: {
+            "completion": parse.text_of(rows.cell("responses", row)),
+            "messages": parse.parse_messages(prompts[row]),
+        },
     )
 
 
@@ -242,7 +242,7 @@ ROLL = RowFormat(
     title="ROLL rollouts",
     patterns=_ROLL_FILES,
     recognizes_file=Path.is_file,  # the name is ROLL's alone, and with a damaged first line no other reader knows it
-    columns=interpreted_by(_roll_rows, keys=(*_OF_A_BATCH, "id", "domain", "prompt", "messages"), lines_hold_many=True),
+    columns=interpreted_by(_roll_rows, keys=(*_LISTS, "id", "domain", "prompt", "messages"), lines_hold_many=True),
     inferred=(_BY_ID, _BY_PROMPT),
     missing=(filter_caveat("ROLL's query_filter_config drops groups by their rewards before it logs"), TEXT_ONLY),
 )
@@ -251,21 +251,21 @@ ROLL = RowFormat(
 def _roll_episodes(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The episodes of lines whose lists have JSON for each."""
     for location, line in read_rows(file, quarantine):
-        lists = [parse.list_of(line.get(key)) for key in _OF_AGENTS]
+        lists = [parse.list_of(line.get(key)) for key in _AGENT_LISTS]
         if len(set(map(len, lists))) > 1 or not lists[0]:
             quarantine.add("global_step, trajectory_data and messages are not lists of one length", location)
             continue
         for step, *of_episode in zip(*lists, strict=True):
             data, talk = map(_object_in, of_episode)
-            about, rewards = (parse.mapping_of(parse.mapping_of(data).get(key)) for key in ("env_info", "reward_info"))
+            info, rewards = (parse.mapping_of(parse.mapping_of(data).get(key)) for key in ("env_info", "reward_info"))
             parts = parse.cut_conversation(talk)
-            group = "/".join(parse.text_of(about.get(key)) for key in _OF_GROUP) if about else None
+            group = "/".join(parse.text_of(info.get(key)) for key in _GROUP_KEYS) if info else None
             sample = {"step": step, "group_id": group, "reward": rewards.get("episode_reward")}
             yield location, {**sample, "prompt": list(parts.messages or ()), "response": parts.completion}
 
 
-_OF_AGENTS = ("global_step", "trajectory_data", "messages")
-_OF_GROUP = ("tag", "group_id", "episode_id", "seed")  # of which ROLL makes the id of a group
+_AGENT_LISTS = ("global_step", "trajectory_data", "messages")
+_GROUP_KEYS = ("tag", "group_id", "episode_id", "seed")  # of which ROLL makes the id of a group
 ROLL_AGENTIC = RowFormat(
     name="roll-agentic",
     title="ROLL episodes",
@@ -297,12 +297,12 @@ def _tinker_rows(rows: Cells) -> Columns:
         no_step="iteration is not a whole number",
         group=index_names(groups),
         no_group="group_idx is not a whole number",
-        prompts=lambda chosen: [f"{steps[at]}/{groups[at]}" for at in chosen],
+        prompts=lambda chosen: [f"{steps[row]}/{groups[row]}" for row in chosen],
         numbers={"reward": rows.numbers("total_reward"), **rewards_of(rows.column("trajectory_metrics"))},
         no_reward=partial(rows.no_reward, "total_reward"),
-        details=lambda at: {
+        details=lambda row: {
             "completion": "",
-            "policy_versions": None if versions[at] < 0 else (int(versions[at]), int(versions[at])),
+            "policy_versions": None if versions[row] < 0 else (int(versions[row]), int(versions[row])),
         },
     )
 
@@ -350,14 +350,14 @@ def _one_run(rows: Sequence[Row], reading: Reading) -> Mapping[str, Any]:
 
 
 def _trackio_rows(traces: Cells, *, run: str) -> Columns:
-    chosen = [at for at, name in enumerate(traces.names("run_name")) if name == run]
+    chosen = [row for row, name in enumerate(traces.names("run_name")) if name == run]
     rows = traces.chosen(chosen).with_entries(("metadata.group_id", "metadata.reward", "metadata.advantage"))
-    groups, conversations = texts_in(rows.names("metadata.group_id")), _of_conversations(rows)
-    own = f"{REWARD}rewards/"
+    groups, conversations = texts_in(rows.names("metadata.group_id")), _conversation_fields(rows)
+    prefix = f"{REWARD}rewards/"
     functions = {
-        REWARD + name.removeprefix(own): values
+        REWARD + name.removeprefix(prefix): values
         for name, values in rewards_of(rows.column("metadata")).items()
-        if name.startswith(own)
+        if name.startswith(prefix)
     }
 
     return Columns(
@@ -367,7 +367,7 @@ def _trackio_rows(traces: Cells, *, run: str) -> Columns:
         group=groups,
         no_group="metadata.group_id is missing",
         prompts=lambda firsts: [
-            text or groups[at] for text, at in zip(conversations["texts"](firsts), firsts, strict=True)
+            text or groups[row] for text, row in zip(conversations["texts"](firsts), firsts, strict=True)
         ],
         numbers={name: rows.numbers(f"metadata.{name}") for name in ("reward", "advantage")} | functions,
         no_reward=partial(rows.no_reward, "metadata.reward"),
@@ -398,7 +398,7 @@ TRACKIO = RowFormat(
 
 
 _RLLM_KEYS = ("training_step", "task_hash", "is_correct", "timing")
-_SEVERAL = IfNoted("Episodes with several trajectories: those of one name form a group.")
+_MULTIPLE = IfNoted("Episodes with several trajectories: those of one name form a group.")
 
 
 class _Trajectory(Struct):
@@ -415,8 +415,8 @@ def _trajectories_in(cell: Any) -> list[_Trajectory]:
         with suppress(msgspec.MsgspecError):
             return _TRAJECTORIES.decode(cell)
         cell = parse_json(bytes(cell))
-    each = map(parse.mapping_of, parse.list_of(cell))
-    return [_Trajectory(name=one.get("name", UNSET), reward=one.get("reward", parse.ABSENT)) for one in each]
+    rows = map(parse.mapping_of, parse.list_of(cell))
+    return [_Trajectory(name=row.get("name", UNSET), reward=row.get("reward", parse.ABSENT)) for row in rows]
 
 
 def _rllm_rows(episodes: Cells) -> Columns:
@@ -428,34 +428,35 @@ def _rllm_rows(episodes: Cells) -> Columns:
     rewards = [trajectory.reward for trajectory in trajectories]
     hashes = [parse.text_of(cell or None) for cell in episodes.cells("task_hash")]
     names = texts_of([trajectory.name for trajectory in trajectories])
-    tasks = [hashes[at] for at in rows]
+    tasks = [hashes[index] for index in rows]
     # The episode's time: where it holds several trajectories, each repeats it.
     timings = ({"timing": cell} for cell in episodes.cells("timing"))
     seconds = np.where(is_one_of_several, np.nan, to_floats(map(parse.generation_seconds, timings))[row])
-    passed = rewards_of([{"is_correct": cell} for cell in episodes.cells("is_correct")])
+    verdicts = rewards_of([{"is_correct": cell} for cell in episodes.cells("is_correct")])
+    passed = {name: values[row] for name, values in verdicts.items()}
 
-    def conversation(at: int) -> parse.Conversation:
-        trajectory = parse.mapping_of(parse.list_of(episodes.cell("trajectories", rows[at]))[number[at]])
+    def conversation(index: int) -> parse.Conversation:
+        trajectory = parse.mapping_of(parse.list_of(episodes.cell("trajectories", rows[index]))[number[index]])
         last_step = [{}, *parse.list_of(trajectory.get("steps"))][-1]
         parts = parse.cut_conversation(parse.mapping_of(last_step).get("chat_completions"))
-        return parts._replace(prompt=parts.prompt or parse.text_of(episodes.cell("task", rows[at])))
+        return parts._replace(prompt=parts.prompt or parse.text_of(episodes.cell("task", rows[index])))
 
     return Columns(
         row=row,
-        flaws=[(at, "the episode has no trajectory") for at in np.flatnonzero(sizes == 0).tolist()],
+        flaws=[(index, "the episode has no trajectory") for index in np.flatnonzero(sizes == 0).tolist()],
         step=episodes.steps("training_step")[row],
         group=[
-            f"{task}/{name}" if task and several else task
-            for task, name, several in zip(tasks, names, is_one_of_several.tolist(), strict=True)
+            f"{task}/{name}" if task and is_shared else task
+            for task, name, is_shared in zip(tasks, names, is_one_of_several.tolist(), strict=True)
         ],
         no_group="task_hash is missing",
         prompts=partial(texts_in, tasks),
-        texts=lambda chosen: [conversation(at).prompt for at in chosen],
-        numbers={"reward": numbers_of(rewards), "seconds": seconds, **{name: of[row] for name, of in passed.items()}},
+        texts=lambda chosen: [conversation(index).prompt for index in chosen],
+        numbers={"reward": numbers_of(rewards), "seconds": seconds, **passed},
         has_all_functions=True,
-        no_reward=lambda at: str(parse.parse_reward(rewards[at])),
-        noted={_SEVERAL: is_one_of_several},
-        details=lambda at: conversation(at)._asdict(),
+        no_reward=lambda index: str(parse.parse_reward(rewards[index])),
+        noted={_MULTIPLE: is_one_of_several},
+        details=lambda index: conversation(index)._asdict(),
     )
 
 
@@ -465,7 +466,7 @@ RLLM = RowFormat(
     patterns=("episodes/train_step_*/episode_*.json", "train_step_*/episode_*.json", "episode_*.json"),
     recognizes_file=has_keys("training_step", "task_hash", "trajectories"),
     columns=interpreted_by(_rllm_rows, keys=_RLLM_KEYS, raw=("trajectories", "task")),
-    inferred=("Rollouts of one task_hash at one step are a group; equal tasks at one step merge.", _SEVERAL),
+    inferred=("Rollouts of one task_hash at one step are a group; equal tasks at one step merge.", _MULTIPLE),
     missing=(TEXT_ONLY,),
 )
 
@@ -479,15 +480,15 @@ def _tunix_rows(rows: Cells) -> Columns:
     num_prompt, num_tokens = (json_text.nums_ids(rows.column(key)) for key in _LONG[1:])
     lengths = np.where(num_prompt < 0, UNKNOWN, num_tokens)
 
-    def details(at: int) -> dict[str, Any]:
-        first, last = (of_rows[at] for of_rows in versions)
-        prompt, ids = (parse.token_ids(rows.cell(key, at)) for key in _LONG[1:])
+    def details(row: int) -> dict[str, Any]:
+        first, last = (column[row] for column in versions)
+        prompt, ids = (parse.token_ids(rows.cell(key, row)) for key in _LONG[1:])
         tokens = None
         if prompt is not None and ids is not None:
             tokens = Tokens(prompt_ids=prompt, completion_ids=ids, mask=(True,) * len(ids))
         return {
-            "completion": parse.text_of(rows.cell("completion", at)),
-            "status": status_in(rows.cell("status", at)),
+            "completion": parse.text_of(rows.cell("completion", row)),
+            "status": status_in(rows.cell("status", row)),
             "policy_versions": (first, last) if 0 <= first <= last else None,
             "tokens": tokens,
         }

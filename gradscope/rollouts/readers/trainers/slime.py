@@ -44,7 +44,7 @@ from gradscope.rollouts.readers.reduction.numbers import numbers_of, rewards_of
 from gradscope.rollouts.readers.run_files import with_run_files
 
 
-def _is_of(file: Path, *, evaluation: bool) -> bool:
+def _is_kind(file: Path, *, evaluation: bool) -> bool:
     """Whether a file is of an evaluation or not, and no bare pickle, as older versions wrote, but a zip."""
     with open_file(file) as stream:  # perhaps cut off
         return (re.search(r"eval_[0-9]+\.pt$", file.name) is not None) == evaluation and stream.read(1) != b"\x80"
@@ -150,7 +150,7 @@ _INDEX = "sample_index"
 
 
 def _sample_columns(
-    rows: Cells, *, part: str | None, index: str, details: Callable[[int], Mapping[str, Any]], **also: Any
+    rows: Cells, *, part: str | None, index: str, details: Callable[[int], Mapping[str, Any]], **fields: Any
 ) -> Columns:
     """The rollouts of rows with ``rollout_id`` and the cells of a sample; ``index`` is the key of its number."""
     rewards = rows.column("reward")
@@ -163,14 +163,14 @@ def _sample_columns(
         prompts=lambda chosen: list(map(parse.prompt_text_id, rows.cells("prompt", chosen))),
         texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
         numbers={**rewards_of(rewards), "reward": numbers_of(parts), "truncated": rows.truncated("status")},
-        no_reward=lambda at: str(parse.parse_reward(parts[at])),
+        no_reward=lambda row: str(parse.parse_reward(parts[row])),
         samples=[name or None for name in index_names(rows.steps(index))],
-        details=lambda at: {
-            "messages": parse.parse_messages(rows.cell("prompt", at)),
-            "status": status_in(rows.cell("status", at)),
-            **details(at),
+        details=lambda row: {
+            "messages": parse.parse_messages(rows.cell("prompt", row)),
+            "status": status_in(rows.cell("status", row)),
+            **details(row),
         },
-        **also,
+        **fields,
     )
 
 
@@ -191,12 +191,12 @@ def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
 def _rows(rows: Cells, *, part: str | None, index: str = "index", has_tokens: bool = True) -> Columns:
     earlier = rows.column("earlier")
 
-    def details(at: int) -> dict[str, Any]:
-        of_text = {"completion": parse.text_of(rows.cell("response", at))}
+    def details(row: int) -> dict[str, Any]:
+        of_text = {"completion": parse.text_of(rows.cell("response", row))}
         if not has_tokens:
             return of_text
-        before = tuple(map(logged_tokens, parse.list_of(earlier[at])))
-        return {**of_text, "tokens": logged_tokens(rows.rows[at]), "earlier": before}
+        before = tuple(map(logged_tokens, parse.list_of(earlier[row])))
+        return {**of_text, "tokens": logged_tokens(rows.rows[row]), "earlier": before}
 
     are_several = np.array([bool(parse.list_of(cell)) for cell in earlier], dtype=np.bool_)
     return _sample_columns(rows, part=part, index=index, details=details, noted={BRANCHED: are_several})
@@ -206,7 +206,7 @@ SLIME = RowFormat(
     name="slime",
     title="slime rollouts",
     patterns=("rollout_data/*[0-9].pt", "*[0-9].pt"),
-    keeps_file=partial(_is_of, evaluation=False),
+    keeps_file=partial(_is_kind, evaluation=False),
     recognizes_file=_holds_samples,
     rows_of=_training_rows,
     survey=_survey_rewards,
@@ -222,7 +222,7 @@ SLIME_EVALUATION = replace(
     SLIME,
     name="slime-eval",
     title="slime evaluation",
-    keeps_file=partial(_is_of, evaluation=True),
+    keeps_file=partial(_is_kind, evaluation=True),
     rows_of=_evaluation_rows,
     columns=_columns_by(_rows, _evaluation_rows),
     inferred=("Samples of one prompt are a group; those of several data sets, which slime does not name, are pooled.",),
@@ -291,25 +291,26 @@ def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
     for cells in rows.rows:
         columns, own_rows = cells["columns"], cells["token_rows"]
         is_whole = columns is not None and len(own_rows) >= cells["num_leaves"]
-        tables = [columns.slice(at, 1).to_pylist()[0] for at in own_rows] if is_whole else []
+        tables = [columns.slice(row, 1).to_pylist()[0] for row in own_rows] if is_whole else []
         try:
             sequences.append(tuple(map(logged_tokens, tables)))
         except UnusableRowError as error:  # the sample stays in its group
             sequences.append(str(error))
+    lacks_columns = np.array([cells["columns"] is None for cells in rows.rows])
     usable = [of_row if isinstance(of_row, tuple) else () for of_row in sequences]
-    several = [cells["num_leaves"] > 1 or len(of_row) > 1 for cells, of_row in zip(rows.rows, usable, strict=True)]
+    are_branched = [cells["num_leaves"] > 1 or len(of_row) > 1 for cells, of_row in zip(rows.rows, usable, strict=True)]
 
-    def details(at: int) -> dict[str, Any]:
-        tokens = {"tokens": usable[at][-1], "earlier": usable[at][:-1]} if usable[at] else {}
-        return {"completion": parse.cut_conversation(rows.cell("messages", at)).completion, **tokens}
+    def details(row: int) -> dict[str, Any]:
+        tokens = {"tokens": usable[row][-1], "earlier": usable[row][:-1]} if usable[row] else {}
+        return {"completion": parse.cut_conversation(rows.cell("messages", row)).completion, **tokens}
 
     return _sample_columns(
         rows,
         part=part,
         index=_INDEX,
         details=details,
-        flaw=lambda at: why if isinstance(why := sequences[at], str) else None,
-        noted={_NO_COLUMNS: np.array([cells["columns"] is None for cells in rows.rows]), BRANCHED: np.array(several)},
+        flaw=lambda row: why if isinstance(why := sequences[row], str) else None,
+        noted={_NO_COLUMNS: lacks_columns, BRANCHED: np.array(are_branched)},
     )
 
 

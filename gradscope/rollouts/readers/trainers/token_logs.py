@@ -105,10 +105,10 @@ def _open_instruct_rows(
         pairs = zip(steps.tolist(), indices, of_row, strict=True)
         groups = [prompt or parse.NOT_IDS if step in mixed else name for step, name, prompt in pairs]
 
-    def details(at: int) -> dict[str, Any]:
-        if of_odd_rows is not None and of_row[at]:
-            of_odd_rows[int(steps[at]), indices[at]].add(of_row[at])
-        *ids, logged = (rows.cell(key, at) for key in _TRACE_TOKENS)
+    def details(row: int) -> dict[str, Any]:
+        if of_odd_rows is not None and of_row[row]:
+            of_odd_rows[int(steps[row]), indices[row]].add(of_row[row])
+        *ids, logged = (rows.cell(key, row) for key in _TRACE_TOKENS)
         prompt, response = map(parse.token_ids, ids)
         if prompt is None or response is None:
             raise UnusableRowError(parse.NOT_IDS)
@@ -123,7 +123,7 @@ def _open_instruct_rows(
         step=steps,
         group=groups,
         no_group="prompt_idx is not a whole number",
-        prompts=lambda chosen: [of_row[at] for at in chosen],
+        prompts=lambda chosen: [of_row[row] for row in chosen],
         numbers={
             **{name: rows.numbers(name) for name in ("reward", "advantage")},
             "num_tokens": lengths,
@@ -176,25 +176,25 @@ _TEXTS = ("token_ids", "generation_logprobs", "advantages")
 def _nemo_rl_rows(cells: Cells) -> Columns:
     step = parse.number_in_name(_STEP, cells.path)
     # Where every reward of a step is written first, there are more rows than rollouts that a filter left.
-    trained = [at for at, of_row in enumerate(cells.column("filtered_rewards")) if of_row != []]
+    trained = [row for row, of_row in enumerate(cells.column("filtered_rewards")) if of_row != []]
     rows = cells.chosen(trained)
     filtered = rows.column("filtered_rewards")
     pairs = zip(rows.column("rewards"), filtered, strict=True)
     rewards = _only_items([before if after is UNSET else after for before, after in pairs])
     contents: dict[int, list[str]] = {}
 
-    def texts_of(at: int) -> list[str]:
-        if at not in contents:
-            contents[at] = [parse.text_of(text) for text in parse.list_of(_only(rows.cell("content", at)))]
-        return contents[at]
+    def texts_of(row: int) -> list[str]:
+        if row not in contents:
+            contents[row] = [parse.text_of(text) for text in parse.list_of(_only(rows.cell("content", row)))]
+        return contents[row]
 
-    def tokens_of(at: int) -> Tokens:  # without the padding
-        cells = {key: _only(rows.cell(key, at)) for key in (*_TEXTS, *_KEYS, "prev_logprobs")}
+    def tokens_of(row: int) -> Tokens:  # without the padding
+        cells = {key: _only(rows.cell(key, row)) for key in (*_TEXTS, *_KEYS, "prev_logprobs")}
         length = parse.whole_number(cells["input_lengths"])
         lists = [cells[key] for key in ("token_ids", "token_loss_mask", "generation_logprobs", "advantages")]
         if length is None or not all(values is None or len(parse.list_of(values)) >= length for values in lists):
             raise UnusableRowError(parse.NOT_ALIGNED)
-        ids, mask, logprobs, advantages = (None if of is None else parse.list_of(of)[:length] for of in lists)
+        ids, mask, logprobs, advantages = (None if cell is None else parse.list_of(cell)[:length] for cell in lists)
         trainers = parse.list_of(cells["prev_logprobs"])[:length]
         tokens = parse.cut_sequence(ids, mask, logprobs=logprobs, advantages=advantages, trainer_logprobs=trainers)
         if cells["sample_loss_mask"] == 0:  # the row has a reward, but no part in the loss
@@ -202,23 +202,23 @@ def _nemo_rl_rows(cells: Cells) -> Columns:
         return tokens
 
     has_tokens = np.array([cell is not UNSET for cell in rows.column("token_ids")], dtype=np.bool_)
-    about = _plain_tokens(rows) if has_tokens.any() else {}
-    for at in np.flatnonzero(has_tokens).tolist() if len(about) < len(rows) else ():
-        if at not in about:
-            about[at] = UNKNOWN, parse.NOT_ALIGNED, math.nan
+    facts = _plain_tokens(rows) if has_tokens.any() else {}
+    for row in np.flatnonzero(has_tokens).tolist() if len(facts) < len(rows) else ():
+        if row not in facts:
+            facts[row] = UNKNOWN, parse.NOT_ALIGNED, math.nan
             with suppress(UnusableRowError):
-                tokens = tokens_of(at)
+                tokens = tokens_of(row)
                 level = math.nan if tokens.advantage is None else tokens.advantage
-                about[at] = len(tokens.completion_ids), parse.digest(tokens.prompt_ids), level
-    for at in np.flatnonzero(~has_tokens).tolist():
-        about[at] = UNKNOWN, _digest_of_texts(tuple(texts_of(at)[:-1])), math.nan
-    lengths, groups, levels = map(list, zip(*map(about.__getitem__, range(len(rows))), strict=True))
+                facts[row] = len(tokens.completion_ids), parse.digest(tokens.prompt_ids), level
+    for row in np.flatnonzero(~has_tokens).tolist():
+        facts[row] = UNKNOWN, _digest_of_texts(tuple(texts_of(row)[:-1])), math.nan
+    lengths, groups, levels = map(list, zip(*map(facts.__getitem__, range(len(rows))), strict=True))
     is_counted = [cell != 0 for cell in _only_items(rows.column("sample_loss_mask"))]
     num_tokens, advantages = np.array(lengths), np.where(is_counted, levels, math.nan)
 
-    def details(at: int) -> dict[str, Any]:
-        tokens = tokens_of(at) if has_tokens[at] else None
-        return {"completion": "".join(texts_of(at)[-1:]), "tokens": tokens}
+    def details(row: int) -> dict[str, Any]:
+        tokens = tokens_of(row) if has_tokens[row] else None
+        return {"completion": "".join(texts_of(row)[-1:]), "tokens": tokens}
 
     return Columns(
         row=np.array(trained, dtype=np.int64),
@@ -226,12 +226,12 @@ def _nemo_rl_rows(cells: Cells) -> Columns:
         no_step="the file's name has no step",
         group=groups,
         prompts=lambda chosen: [  # within the agents of NeMo Gym
-            parse.in_environment(parse.mapping_of(_only(agent)).get("name"), groups[at])
-            for at, agent in zip(chosen, rows.cells("agent_ref", chosen), strict=True)
+            parse.in_environment(parse.mapping_of(_only(agent)).get("name"), groups[row])
+            for row, agent in zip(chosen, rows.cells("agent_ref", chosen), strict=True)
         ],
-        texts=lambda chosen: ["\n".join(texts_of(at)[:-1]) for at in chosen],
+        texts=lambda chosen: ["\n".join(texts_of(row)[:-1]) for row in chosen],
         numbers={"reward": numbers_of(rewards), "advantage": advantages, "num_tokens": num_tokens},
-        no_reward=lambda at: str(parse.parse_reward(parse.ABSENT if rewards[at] is UNSET else rewards[at])),
+        no_reward=lambda row: str(parse.parse_reward(parse.ABSENT if rewards[row] is UNSET else rewards[row])),
         is_odd=has_tokens & (num_tokens < 0),
         noted={
             _BY_IDS: has_tokens,
@@ -255,22 +255,22 @@ def _plain_tokens(rows: Cells) -> dict[int, tuple[int, str, float]]:
     for lengths in (num_ids, *(json_text.flat_lengths(cells, depth=2) for cells in (logprobs, advantages))):
         shortest = np.where(lengths == json_text.OF_NULL, shortest, np.minimum(shortest, lengths))
     ids, advantages = json_text.jsons_of(ids), json_text.jsons_of(advantages)
-    about, before, prompt, num_prompt = {}, b"\0", "", -1
-    for at in np.flatnonzero((sizes > 0) & (shortest >= sizes) & (num_ids > 0)).tolist():
-        mask, size, text = masks[at], int(sizes[at]), ids[at]
+    facts, before, prompt, num_prompt = {}, b"\0", "", -1
+    for row in np.flatnonzero((sizes > 0) & (shortest >= sizes) & (num_ids > 0)).tolist():
+        mask, size, text = masks[row], int(sizes[row]), ids[row]
         try:
             start = mask.index(1, 0, size)
             if mask.count(0) + mask.count(1) < len(mask):
                 continue
-            level = _level(advantages[at], mask, start, size)
+            level = _level(advantages[row], mask, start, size)
         except (TypeError, ValueError):  # nothing was sampled, or an advantage is null
             continue
         if start != num_prompt or not text.startswith(before):  # rollouts of a prompt are adjacent
             cells = text[2:-2].split(b",", start)[:start]
             before, num_prompt = b"".join([b"[[", *(cell + b"," for cell in cells)]), start
             prompt = _ids_digest(b"[" + b",".join(cells) + b"]")
-        about[at] = size - start, prompt, level
-    return about
+        facts[row] = size - start, prompt, level
+    return facts
 
 
 def _level(text: bytes, mask: list[Any], start: int, end: int) -> float:
@@ -319,8 +319,8 @@ def _with_run_files(request: ReadRequest, run: Run) -> Run:
     roots = [folder, folder.parent, folder.parent.parent]
     metrics = _metrics_beside(roots, quarantine := QuarantineLog())
     run = run if metrics else run.with_missing(NO_NORMS)
-    checkpoints = (of for root in roots for _, of in run_files.numbered_folders(root, _CHECKPOINTS))
-    settings = run_files.trainer_settings(request, "nemo-rl", (of / "config.yaml" for of in (*roots, *checkpoints)))
+    checkpoints = (path for root in roots for _, path in run_files.numbered_folders(root, _CHECKPOINTS))
+    settings = run_files.trainer_settings(request, "nemo-rl", (path / "config.yaml" for path in (*roots, *checkpoints)))
     size, precision = settings.lookup("policy.train_micro_batch_size"), settings.lookup("policy.precision", "bfloat16")
     return replace(
         run,

@@ -84,7 +84,7 @@ def _read(request: ReadRequest) -> Run:
     if not paths:
         raise without_completions(request.path)
     quarantine = QuarantineLog()
-    state, state_files, several = _logged(run, quarantine)
+    state, state_files, conflict = _logged(run, quarantine)
     settings = with_card(read_trainer_settings(request.run_config), run)
     files, errors = list[trl_files.StepFile](), list[InputError]()
     for path in paths:  # one after the other: threads wait for each other, and took longer on two cores
@@ -111,25 +111,24 @@ def _read(request: ReadRequest) -> Run:
         for row in np.flatnonzero(lacks | file.is_broken).tolist():
             quarantine.add(why if lacks[row] else BROKEN_ADVANTAGE, f"{file.path}:{row + 1}")
 
-    def at(step: int) -> list[RolloutGroup]:
+    def read_step(step: int) -> list[RolloutGroup]:
         rows = [row for file in training if file.step == step for row in trl_files.rows_in(file.path)]
-        return trl_groups.groups_with_rows(
-            table, step, rows, {row: ids for (of, row), ids in side_ids.items() if of == step}
-        )
+        ids = {row: ids for (side_step, row), ids in side_ids.items() if side_step == step}
+        return trl_groups.groups_with_rows(table, step, rows, ids)
 
-    groups = GroupsOfTable(table) if request.rewards_only else GroupsOnDisk(table, at)
+    groups = GroupsOfTable(table) if request.rewards_only else GroupsOnDisk(table, read_step)
     of_weights = _saved_weights(request, run)
-    where = "tables on W&B" if paths[0].suffix == ".json" else "output_dir"
+    layout = "tables on W&B" if paths[0].suffix == ".json" else "output_dir"
     read_files = (*paths, *state_files, request.run_config, request.completion_ids)
     source = request.source(
         "trl",
-        f"TRL {where}, {counted(len(paths), 'file')} of completions",
+        f"TRL {layout}, {counted(len(paths), 'file')} of completions",
         files=filter(None, read_files),
         num_rows=num_used(groups),
         inferred=(*functions.inferred, *cut, *_left_out(training, evaluation)),
         missing=(
             *functions.missing,
-            *filter(None, (several,)),
+            *filter(None, (conflict,)),
             *_missing(state, settings.origin, table, of_weights["weights"]),
         ),
         quarantined=quarantine.result(),
@@ -139,7 +138,7 @@ def _read(request: ReadRequest) -> Run:
         source=source,
         groups=groups,
         metrics=state.metrics,
-        unread_metrics=several,
+        unread_metrics=conflict,
         settings=settings,
         **of_weights,
         notes=trl_files.step_notes(training, evaluation, state, settings),
@@ -162,14 +161,14 @@ def _logged(run: Path, quarantine: QuarantineLog) -> tuple[trl_files.TrlState, S
     state = trl_files.read_state(run)
     events = event_files(run) if state.path is None else []
     tables = tables_of_metrics(run) if state.path is None and not events else []
-    tracked, several = tables[0] if len(tables) == 1 else None, several_sources("Metrics", "file", tables)
+    tracked, conflict = tables[0] if len(tables) == 1 else None, several_sources("Metrics", "file", tables)
     if events:
         state = state.with_scalars(scalar_metrics(events, {}, quarantine))
     elif tracked is not None:
         state = state.with_scalars(table_metrics(tracked, quarantine))
     for file in state.damaged:
         quarantine.add_unreadable(InputError(f"{file} is damaged: what it logged is not known.", hint="Copy it again."))
-    return state, (*events, tracked, state.path), several
+    return state, (*events, tracked, state.path), conflict
 
 
 def _whole_blocks(
@@ -251,7 +250,7 @@ def _left_out(training: Sequence[trl_files.StepFile], evaluation: Sequence[trl_f
     if evaluation:
         steps = ", ".join(str(file.step) for file in evaluation)
         yield f"Files with evaluation rows, because the trainer evaluated at their step, are left out: {steps}."
-    pairs = ", ".join(f"{again} repeats {file.step}" for file in training for again in file.repeated_at)
+    pairs = ", ".join(f"{repeat} repeats {file.step}" for file in training for repeat in file.repeated_at)
     if pairs:
         yield f"A batch that serves several updates is logged at each of them; it counts once (step {pairs})."
 
@@ -289,8 +288,8 @@ def trainer_of(run: Path) -> str | None:
     """The trainer in a run's model card, such as ``GRPO``; None without a card, or where it names none."""
     # a subclass of GRPOTrainer inherits the sentence "trained with GRPO" and has a tag of its own, such as gmpo
     trainer, tags = _named(_TRAINER, run), (_named(_TAGS, run) or "").replace("- ", "").split("\n")
-    own = [tag for tag in tags if tag and tag not in ("generated_from_trainer", "trl")]
-    return own[0].upper() if trainer == "GRPO" and own and "grpo" not in own else trainer
+    trainer_tags = [tag for tag in tags if tag and tag not in ("generated_from_trainer", "trl")]
+    return trainer_tags[0].upper() if trainer == "GRPO" and trainer_tags and "grpo" not in trainer_tags else trainer
 
 
 def with_card(settings: TrainerSettings, run: Path) -> TrainerSettings:
@@ -360,11 +359,11 @@ def _read_swift(request: ReadRequest) -> Run:
                 batch = _batch_of(line, weights, in_full=request.measures_completions)
                 batches.append(batch)
                 # Rows to which no function applies, or whose sum or advantage is not finite, stay in their groups.
-                for at in np.flatnonzero(~np.isfinite(batch.rewards + batch.advantages)).tolist():
-                    if not math.isfinite(reward := batch.rewards[at]):
+                for index in np.flatnonzero(~np.isfinite(batch.rewards + batch.advantages)).tolist():
+                    if not math.isfinite(reward := batch.rewards[index]):
                         why = str(parse.parse_reward(parse.ABSENT if math.isnan(reward) else math.inf))
                         quarantine.add(why, line.location)
-                    elif parse.is_not_finite(line.columns["advantages"][at]):
+                    elif parse.is_not_finite(line.columns["advantages"][index]):
                         quarantine.add(BROKEN_ADVANTAGE, line.location)
                 spans.add(number, line_number - 1, (), [Span(step=line.step, start=start, end=end, line=0)])
     if weights is None:
@@ -452,11 +451,11 @@ def _batch_of(line: _Line, weights: Mapping[str, float], *, in_full: bool) -> tr
     numbers = defaultdict[str, int](count().__next__)
     of_row = np.fromiter(map(numbers.__getitem__, prompts), np.int64) if of_text else np.arange(len(prompts))
     different, id_of = (list(numbers), parse.prompt_text_id) if of_text else (prompts, parse.digest)
-    is_measured = in_full and trl_files.OF_TOKENS.isdisjoint(line.columns)
+    is_measured = in_full and trl_files.TOKEN_COLUMNS.isdisjoint(line.columns)
     return trl_groups.Block(
         location=line.location,
         step=line.step,
-        prompts=trl_files.RowPrompts.of(different, of_row, id_of),
+        prompts=trl_files.RowPrompts.from_distinct(different, of_row, id_of),
         rewards=trl_groups.scalar_rewards(functions, weights),
         functions=functions,
         advantages=numbers_of(line.columns["advantages"]),

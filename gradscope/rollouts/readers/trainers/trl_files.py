@@ -36,7 +36,7 @@ from gradscope.rollouts.run import TrainerSettings
 _REQUIRED = ("step", "prompt", "completion", "advantage")
 _IDS = "completion_ids"
 _COMPLETIONS, _SAVED = "completions_*.parquet", "completions_*.table.json"  # the latter in W&B's folder of a run
-OF_TOKENS = frozenset({_IDS, "old_per_token_logps"})  # columns for which rollouts are read back, one by one
+TOKEN_COLUMNS = frozenset({_IDS, "old_per_token_logps"})  # columns for which rollouts are read back, one by one
 _EVAL_PREFIX = "eval_"
 _FUNCTION_MEAN = re.compile("rewards/(.*)/mean")
 
@@ -49,7 +49,7 @@ class RowPrompts(Struct, frozen=True, kw_only=True):
     of_row: Counts  # the index of each row's prompt in ``ids``, [N]
 
     @classmethod
-    def of(cls, different: Sequence[Any], of_row: Counts, id_of: Callable[[Any], str]) -> RowPrompts:
+    def from_distinct(cls, different: Sequence[Any], of_row: Counts, id_of: Callable[[Any], str]) -> RowPrompts:
         """From different prompts, several of which may have the same id, and the index of each row's prompt, [N]."""
         ids = list(map(id_of, different))
         if len(set(ids)) == len(ids):
@@ -117,7 +117,7 @@ def read_step_file(path: Path, functions: Sequence[str] = (), *, in_full: bool =
         )
     doubles = tuple(name for name, kind in types.items() if pa.types.is_floating(kind))
     numeric = [name for name in types if name in ("advantage", *functions, *doubles)]
-    is_measured = in_full and OF_TOKENS.isdisjoint(types)
+    is_measured = in_full and TOKEN_COLUMNS.isdisjoint(types)
     read = {"step", "prompt", _IDS, *numeric, *(["completion"] if is_measured else [])}
     is_text = pa.types.is_string(types["prompt"]) or pa.types.is_large_string(types["prompt"])
     if saved is None:
@@ -201,8 +201,8 @@ def _prompts(column: pa.Array) -> RowPrompts:
         if not np.bincount(codes + 1, minlength=len(column.dictionary) + 1)[1:].all() or codes.min() < 0:
             column = column.cast(column.type.value_type).dictionary_encode(null_encoding="encode")
             codes = to_numpy(column.indices)
-        return RowPrompts.of(column.dictionary.to_pylist(), codes, parse.prompt_text_id)
-    return RowPrompts.of(column.to_pylist(), np.arange(len(column)), parse.prompt_text_id)
+        return RowPrompts.from_distinct(column.dictionary.to_pylist(), codes, parse.prompt_text_id)
+    return RowPrompts.from_distinct(column.to_pylist(), np.arange(len(column)), parse.prompt_text_id)
 
 
 def completion_files(path: Path) -> tuple[Path, ...]:

@@ -30,7 +30,7 @@ _TOLERANCE = 1e-3
 """Largest deviation from the group's line, relative to the largest advantage: far above the rounding of float32, far
 below the deviation in a wrong block."""
 _SHARE_TOLERANCE = 1e-6  # the log is float32
-_HOW = "greatest common divisor of the runs of equal prompts"
+_RUNS = "greatest common divisor of the runs of equal prompts"
 _FIT_TOLERANCE = 1e-5  # largest residual of fitted weights, relative to the largest logged reward: the log is float32
 MASKS = ("completion_mask", "env_mask", "tool_mask")
 _MAX_CONDITION = 1e4  # of the logged means; beyond it they do not determine the weights
@@ -72,18 +72,18 @@ def group_sizes(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[lis
     for evidence, fits in (("advantages", _explains), ("frac_reward_zero_std", _has_logged_share)):
         size = next((size for size in sizes if all(fits(block, size) for block in blocks)), None)
         if size is not None:
-            how = f"{_HOW}, confirmed by" if size == longest else f"runs of {longest} equal prompts, cut by"
-            return [size] * len(blocks), (f"Groups are blocks of {size} rows ({how} the logged {evidence}).",)
+            method = f"{_RUNS}, confirmed by" if size == longest else f"runs of {longest} equal prompts, cut by"
+            return [size] * len(blocks), (f"Groups are blocks of {size} rows ({method} the logged {evidence}).",)
     if changing := _changing_sizes(blocks):
         different = " and ".join(map(str, dict.fromkeys(changing)))
         return changing, (f"The group size changes: groups are blocks of {different} rows, by the logged advantages.",)
-    return [longest] * len(blocks), (f"Groups are blocks of {longest} rows ({_HOW}; nothing in the log confirms it).",)
+    return [longest] * len(blocks), (f"Groups are blocks of {longest} rows ({_RUNS}; nothing in the log confirms it).",)
 
 
 def _changing_sizes(blocks: Sequence[Block]) -> list[int]:
     """The size in each block that explains its advantages; of several the one before. Empty where a block has none."""
     longest = ((block, math.gcd(*_runs(block.prompts.of_row))) for block in blocks)
-    fitting = [[n for n in range(most, 1, -1) if most % n == 0 and _explains(block, n)] for block, most in longest]
+    fitting = [[n for n in range(run, 1, -1) if run % n == 0 and _explains(block, n)] for block, run in longest]
     size, chosen = next((sizes[0] for sizes in fitting if len(sizes) == 1), 0), list[int]()
     for sizes in fitting if all(fitting) else ():
         size = size if size in sizes else sizes[0]
@@ -93,10 +93,10 @@ def _changing_sizes(blocks: Sequence[Block]) -> list[int]:
 
 def uncut(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, ...]:
     """Indices of blocks whose rows do not come in groups of the usual size: rows were lost or exchanged."""
-    own = [math.gcd(*_runs(block.prompts.of_row)) for block in blocks]
-    usual, count = Counter(own).most_common(1)[0]
-    decides = math.gcd(*own) == 1 and 2 * count > len(own)
-    size = settings.get("num_generations", usual if decides else math.gcd(*own))
+    common_sizes = [math.gcd(*_runs(block.prompts.of_row)) for block in blocks]
+    usual, count = Counter(common_sizes).most_common(1)[0]
+    decides = math.gcd(*common_sizes) == 1 and 2 * count > len(common_sizes)
+    size = settings.get("num_generations", usual if decides else math.gcd(*common_sizes))
     wrong = tuple(index for index, block in enumerate(blocks) if not _is_cut_by(block, size))
     return wrong if len(wrong) < len(blocks) else ()
 
@@ -106,7 +106,7 @@ def table_of_blocks(blocks: Sequence[Block], sizes: Sequence[int]) -> RewardTabl
     sized = list(zip(blocks, sizes, strict=True))
     num_groups = [len(block.prompts) // size for block, size in sized]
     step = np.repeat([block.step for block in blocks], num_groups)
-    within = np.arange(len(step)) - np.searchsorted(step, step)
+    index_in_step = np.arange(len(step)) - np.searchsorted(step, step)
     codes: dict[str, int] = defaultdict(count().__next__)  # ids of prompts
     texts, prompts = list[str](), list[Counts]()
     for block, size in sized:
@@ -128,7 +128,7 @@ def table_of_blocks(blocks: Sequence[Block], sizes: Sequence[int]) -> RewardTabl
     return RewardTable.of_columns(
         columns,
         step=step.astype(np.int64),
-        names=to_indices(within).cast(pa.string()),
+        names=to_indices(index_in_step).cast(pa.string()),
         prompt=np.concatenate(prompts),
         prompts=tuple(codes),
         size=np.repeat(np.array(sizes, dtype=np.int64), num_groups),
@@ -144,7 +144,7 @@ def groups_with_rows(
     missing = np.full(len(table.reward), math.nan)
     numbers = {"": table.reward, "advantage": missing if table.advantage is None else table.advantage}
     numbers |= {REWARD + name: values for name, values in table.rewards.items()}
-    logged = {name: [None if math.isnan(of) else of for of in values.tolist()] for name, values in numbers.items()}
+    logged = {name: [None if math.isnan(x) else x for x in values.tolist()] for name, values in numbers.items()}
     masks = [name for name in MASKS if any(name in row for row in rows)]
     for index, (group_id, prompt) in enumerate(zip(table.ids(), table.prompts_of_groups(), strict=True)):
         start = int(table.starts[index])
@@ -243,8 +243,8 @@ def reward_weights(files: Sequence[StepFile], state: TrlState, settings: Trainer
     inferred: tuple[str, ...] = ()
     if not names:
         # TRL writes the columns of ``log_extra`` later.
-        further = file.columns[file.columns.index("completion") + 1 :]
-        names = tuple(takewhile(lambda name: name != "advantage" and name in file.doubles, further))
+        candidates = file.columns[file.columns.index("completion") + 1 :]
+        names = tuple(takewhile(lambda name: name != "advantage" and name in file.doubles, candidates))
         inferred = (
             f"The reward functions are {', '.join(names)}: the columns of type double after the completion "
             "(the trainer's log does not name them).",
@@ -256,14 +256,14 @@ def reward_weights(files: Sequence[StepFile], state: TrlState, settings: Trainer
         return RewardWeights(weights=dict(zip(names, weights, strict=True)), inferred=inferred, missing=missing)
 
     def shared(num_functions: int) -> RewardWeights:  # functions share a name: the table has one column for them
-        which = f"{num_functions} reward functions have {len(names)} name{'' if len(names) == 1 else 's'}"
+        summary = f"{num_functions} reward functions have {len(names)} name{'' if len(names) == 1 else 's'}"
         missing = (
-            f"{which} ({', '.join(names)}), and the table has one column a name: what the rewards add up to is not "
+            f"{summary} ({', '.join(names)}), and the table has one column a name: what the rewards add up to is not "
             "logged. Give each function a __name__ of its own in the next run."
         )
         return weighted([math.nan] * len(names), missing)
 
-    ones = [1.0] * len(names)
+    equal_weights = [1.0] * len(names)
     named_weights = settings.get("reward_weights")
     if isinstance(named_weights, list) and len(named_weights) > len(names) and set(names) <= set(state.reward_names):
         return shared(len(named_weights))
@@ -271,18 +271,18 @@ def reward_weights(files: Sequence[StepFile], state: TrlState, settings: Trainer
         return weighted(list(named_reward_weights(names, settings).values()))
     # For each logged step with all of them, the means of the functions and the mean scalar reward, [N, K + 1].
     keys = [*(f"rewards/{name}/mean" for name in names), "reward"]
-    every = [[metrics.get(key, math.nan) for key in keys] for metrics in state.metrics.values()]
-    entries = np.array([entry for entry in every if all(map(math.isfinite, entry))]).reshape(-1, len(keys))
+    means = [[metrics.get(key, math.nan) for key in keys] for metrics in state.metrics.values()]
+    entries = np.array([entry for entry in means if all(map(math.isfinite, entry))]).reshape(-1, len(keys))
     fitted = _fitted(entries[:, :-1], entries[:, -1])
     if "reward_weights" in settings.values:  # null: TRL's default
         if fitted and max(fitted) >= 2.0 and all(map(float.is_integer, fitted)):
             return shared(int(sum(fitted)))
-        return weighted(ones)
+        return weighted(equal_weights)
     unknown = "Reward weights are not known, and {}; 1 each was used (--run-config gives them)."
     if any(step_file.lacks(name) for step_file in files for name in names):
-        return weighted(ones, unknown.format("means over other rollouts do not tell them"))
+        return weighted(equal_weights, unknown.format("means over other rollouts do not tell them"))
     if fitted is None:
-        return weighted(ones, unknown.format(f"{len(entries)} logged steps do not determine them"))
+        return weighted(equal_weights, unknown.format(f"{len(entries)} logged steps do not determine them"))
     if fitted != [1.0]:
         text = ", ".join(f"{name} {weight:g}" for name, weight in zip(names, fitted, strict=True))
         inferred = (*inferred, f"Reward weights fitted to {len(entries)} logged steps: {text}.")
