@@ -431,12 +431,8 @@ def natural_path(path: Path) -> tuple[str, str]:
     return _DIGITS.sub(lambda number: number[0].zfill(_LONGEST_NUMBER), name), name
 
 
+@lru_cache(maxsize=1 << 14)  # since each format sorts the files of a folder
 def natural(path: Path) -> tuple[int, str]:
     """A sorting key for numbered files: the last number in the name (0 without any), then the name."""
-    return _natural_name(path.name)
-
-
-@lru_cache(maxsize=1 << 14)  # since each format sorts the files of a folder
-def _natural_name(name: str) -> tuple[int, str]:
-    digits = _DIGITS.findall(name.split(".")[0])
-    return (int(digits[-1]) if digits else 0, name)
+    digits = _DIGITS.findall(path.name.split(".")[0])
+    return (int(digits[-1]) if digits else 0, path.name)

@@ -40,7 +40,6 @@ _STEP_IN_NAME = re.compile(
     re.IGNORECASE,
 )
 
-
 _WRITER = re.compile(
     r"(rank|worker|shard|part|process|proc|gpu|node|device|chunk)[-_.=]?[0-9]+|(?<=/)[0-9]+(?=\.[a-z]|/|$)",
     re.IGNORECASE,

@@ -379,7 +379,6 @@ FORMAT = Format(
     read=_read,
 )
 
-
 _NO_WEIGHTS = "No complete checkpoint is in the folder."
 
 

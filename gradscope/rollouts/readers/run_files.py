@@ -137,7 +137,6 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
 HELD_OUT = re.compile(r"(?<![a-z])(eval|valid|val(?![a-z])|test)", re.IGNORECASE)
 """What names files and folders of evaluations."""
 
-
 _RUN_IN_NAME = re.compile(
     r"(?<![a-z])(?:seed|run|exp|experiment|trial|arm|variant|config|lr|beta|kl|g|v)[-_.=]?[0-9][0-9.e-]*"
 )

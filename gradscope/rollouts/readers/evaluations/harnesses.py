@@ -101,7 +101,6 @@ EVALPLUS = RowFormat(
     inferred=(_PLUS, _BASE),
 )
 
-
 _SHARE = re.compile(r"(?:\w+_)?(?:pass@(?:1|k:k=1)|avg@n)(?:(?::|:n=|&n=)([0-9]{1,6})(?:_samples)?)?")
 """Scores of a document that are the share of right ones among its responses, or among so many of them."""
 
@@ -132,13 +131,7 @@ _OTHER_FILTERS = IfNoted(
 def _chosen_score(
     reading: Reading, scored: Callable[[Mapping[str, Any]], tuple[str, Any]], usual: Sequence[str] = ()
 ) -> tuple[str, str, tuple[str, ...]]:
-    """Which score of a row's counts, after which of lm-eval's filters, and the others; ``scored`` has both of a row.
-
-    It is the one that was named, else the first ``usual`` one, else, where none is usual, the first number.
-
-    Raises:
-        InputError: There is no such score.
-    """
+    """The score that counts (named, else the first usual one, else the first number), lm-eval's filter, the others."""
     named, choices = reading.request.columns.reward, dict[str, tuple[str, str]]()
     rows = (cells for file in reading.files for _, cells in reading.rows(file, QuarantineLog()))
     for filter, scores in map(scored, rows):
@@ -234,7 +227,6 @@ LM_EVAL = RowFormat(
     takes=frozenset({"reward_column"}),
 )
 
-
 _DETAILS, _OLDER_DETAILS = {"doc", "model_response", "metric"}, {"full_prompt", "predictions", "metrics"}
 
 
@@ -319,7 +311,6 @@ OPENCOMPASS = RowFormat(
     inferred=("Runs of an example are the samples of a prompt.",),
 )
 
-
 _SKYRL_STEP = re.compile(r"^global_step_([0-9]+)(?:_evals$|\.|$)")
 _SKYRL_SUMMED = IfNoted(
     "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
@@ -398,7 +389,6 @@ SKYRL = RowFormat(
     missing=(TEXT_ONLY,),
 )
 
-
 _FAILED = IfNoted("Trials that ended in an error, without a verdict, count as failed, as in Harbor's mean.")
 
 
@@ -456,7 +446,6 @@ SWE_BENCH = RowFormat(
         "report (MODEL.RUN.json) counts them as not resolved.",
     ),
 )
-
 
 _BY_TEST = "Results of one test (its prompt, variables and assertions) by one provider are the samples of a prompt."
 _NO_ANSWER = IfNoted("Calls that ended in an error count as failed, as in promptfoo's pass rate.")
@@ -523,7 +512,6 @@ NEMO_RL = RowFormat(
     inferred=("Responses to one prompt are a group; equal prompts merge.",),
     missing=(TEXT_ONLY,),
 )
-
 
 _HELM_SCORES = (  # most telling first; beside them are counts of tokens and the like
     *("exact_match", "quasi_exact_match", "prefix_exact_match", "quasi_prefix_exact_match"),
@@ -593,7 +581,6 @@ MULTIPL_E = RowFormat(
     rows_of=_multipl_e_programs,
     columns=interpreted_by(_rows_of_tests),
 )
-
 
 FILE_FORMATS = (EVALPLUS, LM_EVAL, LIGHTEVAL, EVALSCOPE, OPENCOMPASS, SKYRL, NEMO_RL, PROMPTFOO, HELM)
 TRIAL_FORMATS = (HARBOR, SWE_BENCH)

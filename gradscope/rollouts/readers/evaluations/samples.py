@@ -405,10 +405,7 @@ def _names_in(parts: Sequence[Mapping[str, Any]]) -> ColumnNames:
 
 
 def _have_own_ids(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether ``id`` tells groups apart, each with a prompt of its own, that share what is the usual id.
-
-    So do LiveCodeBench's executions of a problem's code, each on another input.
-    """
+    """Whether ``id`` tells apart groups of different prompts that share the usual id, as LiveCodeBench's executions."""
     names, ids = _names_in(rows), {parse.text_of(row.get("id")) for row in rows}
     prompts: dict[str, list[str]] = {}
     for row in rows if names.prompt_id and names.prompt and len(ids - {""}) == len(rows) else ():
@@ -558,10 +555,8 @@ def _identify(
     *,
     is_group: bool = False,
 ) -> tuple[str, str]:
-    """The id of a row's prompt, and the columns it comes from; without one the keys of a part, or the row's line.
-
-    A row that is a whole group has another prompt than those in files of other numbers, whose lines may be its samples.
-    """
+    """The id of a row's prompt, and the columns it comes from; without one the keys of a part, or the row's line."""
+    # A row that is a whole group has another prompt than those in files of other numbers, whose lines may be samples.
     if isinstance(row.get("dataset"), str):
         position_key = next((key for key in ("i", "idx", "index", "id") if row.get(key) is not None), None)
         if position_key is not None:

@@ -67,7 +67,6 @@ from gradscope.rollouts.run import Numbers, StepMetrics
 
 Cells = Mapping[str, Any]
 
-
 MetricRow = tuple[str, Cells, str]  # ``file:line`` or ``file:entry``, cells by key, and the run or ""
 
 
@@ -515,10 +514,8 @@ def _printed(lines: Iterable[console.Text], quarantine: MetricsLog) -> Rows:
 
 
 def _bar_period(counts: Sequence[tuple[int, int]]) -> int:
-    """Steps from a dictionary to the next, where they were written behind bars of as many at once; 0 where they differ.
-
-    A buffer that is full is written before the dictionary that no longer fits, whose bar is there already.
-    """
+    """Steps from a dictionary to the next, where they were written behind bars of as many at once; else 0."""
+    # A buffer that is full is written before the dictionary that no longer fits, whose bar is there already.
     last, num = counts[-1] if counts else (0, 1)
     ends = [count for count, after in pairwise(counts) if count[0] != after[0]]
     period = last // num

@@ -55,7 +55,7 @@ class MetricTable(Struct, frozen=True, kw_only=True):
             key: cells.take(rows) if isinstance(cells, Numbers) else [cells[index] for index in indices]
             for key, cells in self.columns.items()
         }
-        return MetricTable(rows=self.rows[rows], columns=columns, run=self.run)
+        return replace(self, rows=self.rows[rows], columns=columns)
 
 
 class Piece(Struct, frozen=True, kw_only=True):
@@ -202,15 +202,14 @@ def unpivoted(table: MetricTable) -> list[MetricTable]:
         named = ((key, name) for key, name in zip(keys, names, strict=True) if isinstance(name, str))
         is_long = num_numbers[row] <= _MAX_NUMBERS
         rows.setdefault(next(named, None) if is_long else None, []).append(row)
-    return [_renamed(table.take(np.array(indices)), named) for named, indices in rows.items()]
-
-
-def _renamed(table: MetricTable, named: tuple[str, str] | None) -> MetricTable:
-    if named is None:
-        return table
-    key, name = named
-    columns = {other: cells for other, cells in table.columns.items() if other not in (key, "value")}
-    return MetricTable(rows=table.rows, columns={**columns, name: table.columns["value"]}, run=table.run)
+    tables = []
+    for pair, members in rows.items():
+        part = table.take(np.array(members))
+        if pair is not None:
+            columns = {key: cells for key, cells in part.columns.items() if key not in (pair[0], "value")}
+            part = replace(part, columns={**columns, pair[1]: part.columns["value"]})
+        tables.append(part)
+    return tables
 
 
 def by_run(table: MetricTable, keys: Iterable[str]) -> list[MetricTable]:
@@ -223,7 +222,7 @@ def by_run(table: MetricTable, keys: Iterable[str]) -> list[MetricTable]:
     for row, names in enumerate(zip(*texts, strict=True)):
         rows.setdefault(next((name for name in names if isinstance(name, str)), ""), []).append(row)
     parts = [(run, table if len(rows) == 1 else table.take(np.array(indices))) for run, indices in rows.items()]
-    return [MetricTable(rows=part.rows, columns=part.columns, run=run) for run, part in parts]
+    return [replace(part, run=run) for run, part in parts]
 
 
 EVAL = "eval/"  # before the keys of rows of an evaluation

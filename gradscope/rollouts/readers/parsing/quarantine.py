@@ -161,7 +161,6 @@ BRANCHED = (
 )
 """For ``Source.inferred``."""
 
-
 _MEGABYTE = 1 << 20
 
 

@@ -307,7 +307,6 @@ def _first_rows(
 
 _BINARY = 4096  # bytes of a file without a known suffix that are searched for a NUL byte
 
-
 _ENDS = ("done", "is_done", "terminated", "terminal", "is_terminal")
 _NEXT = {"next_obs", "next_state", "next_observation"}
 

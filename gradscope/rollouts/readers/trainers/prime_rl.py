@@ -52,7 +52,6 @@ from gradscope.say import counted
 
 STEP = re.compile(r"^step_([0-9]+)$")  # a step's folder
 
-
 _NAMES = {"optim/grad_norm": "grad_norm", "reward/all/mean": "reward", "reward/mean": "reward"}
 _SUFFIXES = (".json", ".toml")
 _DEEPEST = 5  # folders from a file of rollouts up to the run's

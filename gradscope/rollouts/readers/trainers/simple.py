@@ -73,7 +73,6 @@ AREAL = RowFormat(
     ),
 )
 
-
 _STEP_FILE = re.compile(r"^([0-9]+)\.parquet$")
 
 
@@ -194,7 +193,6 @@ RLINF = RowFormat(
     inferred=("Completions of equal prompts are a group; RLinf does not log at which step they were trained on.",),
     missing=(TEXT_ONLY,),
 )
-
 
 _ROLL_FILES = ("rollout_dump_data.step_*.jsonl",)
 _LISTS = ("global_step", "responses", "scores")
@@ -322,7 +320,6 @@ TINKER = RowFormat(
     ),
 )
 
-
 _TRACE_COLUMNS = ("run_name", "step", "key", "messages", "metadata")
 
 
@@ -396,7 +393,6 @@ TRACKIO = RowFormat(
     takes=frozenset({"metric_run"}),
 )
 
-
 _RLLM_KEYS = ("training_step", "task_hash", "is_correct", "timing")
 _MULTIPLE = IfNoted("Episodes with several trajectories: those of one name form a group.")
 
@@ -469,7 +465,6 @@ RLLM = RowFormat(
     inferred=("Rollouts of one task_hash at one step are a group; equal tasks at one step merge.", _MULTIPLE),
     missing=(TEXT_ONLY,),
 )
-
 
 _TUNIX_KEYS = ("global_step", "prompt_id", "group_index", "reward", "status")
 _LONG = ("prompt", "prompt_tokens", "completion_tokens")

@@ -70,10 +70,8 @@ def _samples_in(file: Path, quarantine: QuarantineLog) -> list[Row]:
 
 
 def _training_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """The samples of a file, those into which a rollout was cut as one with the others as its ``earlier`` ones.
-
-    Where such have several rewards, as those of several agents, each counts, and their common index tells nothing.
-    """
+    """The samples of a file; of those into which a rollout was cut the last, with the rest as its ``earlier`` ones."""
+    # Where such have several rewards, as those of several agents, each counts, and their common index tells nothing.
     rollouts: dict[Any, list[Row]] = {}
     for location, sample in _samples_in(file, quarantine):
         origin: tuple[Any, ...] = (location,)
@@ -217,7 +215,6 @@ SLIME = RowFormat(
     takes=frozenset({"reward_column"}),
 )
 
-
 SLIME_EVALUATION = replace(
     SLIME,
     name="slime-eval",
@@ -229,7 +226,6 @@ SLIME_EVALUATION = replace(
     missing=(),
     completes=None,
 )
-
 
 RELAX = RowFormat(
     name="relax",

@@ -157,7 +157,6 @@ OPEN_INSTRUCT = RowFormat(
 computed, it mixes prompts; then, and only then, groups are formed by the prompt's tokens.
 """
 
-
 _STEP = re.compile(r"^train_data_step([0-9]+)\.jsonl")
 _BY_IDS = IfNoted(
     "Rows carry no group id: rollouts of equal prompt tokens at one step are a group, as for NeMo-RL's baseline."
@@ -167,7 +166,6 @@ _BY_TEXT = IfNoted(
     "rollouts of equal prompts at one step are a group."
 )
 _FILTERED = IfNoted(filter_caveat("Dynamic sampling was on (filtered_rewards) and removes groups of equal rewards"))
-
 
 _KEYS = ("rewards", "filtered_rewards", "input_lengths", "sample_loss_mask", "agent_ref", "token_loss_mask")
 _TEXTS = ("token_ids", "generation_logprobs", "advantages")
@@ -302,9 +300,7 @@ def _only_items(cells: Sequence[Any]) -> list[Any]:
 
 _METRIC_NAMES = {"train/grad_norm": "grad_norm", "train/reward": "reward"}
 
-
 _CHECKPOINTS = ("step_*", "*/step_*", "results/*/step_*")
-
 
 NO_NORMS = (
     "NeMo-RL's grad_norm goes to its logging backends alone: logger.tensorboard_enabled=true puts it beside the "
@@ -356,7 +352,6 @@ _LAYOUT = run_files.CheckpointLayout(
         + f" --hf-ckpt-path {folder}/hf; with checkpointing.save_consolidated NeMo-RL writes such a folder itself."
     ),
 )
-
 
 NEMO_RL = RowFormat(
     name="nemo-rl",

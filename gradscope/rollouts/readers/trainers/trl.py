@@ -214,11 +214,7 @@ def _block(
 
 
 def _side_ids(request: ReadRequest, files: Sequence[trl_files.StepFile]) -> SideIds:
-    """(step, row) -> token ids, from the side file with columns ``step``, ``row`` and ``completion_ids``.
-
-    Raises:
-        InputError: The file is missing, a row lacks a column or holds something else, or none is of these files' rows.
-    """
+    """(step, row) -> token ids, from the side file with columns ``step``, ``row`` and ``completion_ids``."""
     path, quarantine = request.completion_ids, QuarantineLog()
     if path is None:
         return {}
@@ -305,7 +301,6 @@ FORMAT = Format(
     read=_read,
     takes=frozenset({"completion_ids"}),
 )
-
 
 _SWIFT_LOG = "completions.jsonl"
 _SWIFT_KEYS = ("step", "prompt", "completion", "advantages")  # the lists that every line has
