@@ -110,7 +110,7 @@ def test_damaged_logs(tmp_path: Path, log: Log) -> None:
     num_reduced = 0
     for seed in range(4):
         lists = [with_an_odd_element(row, random.Random(seed + index)) for index, row in enumerate(log.rows)]
-        files = [[log.rows[0], *mutated(lists, 9 * seed + index, within=log.nested)] for index in range(1 + seed % 3)]
+        files = [[log.rows[0], *mutated(lists, 9 * seed + index, nested=log.nested)] for index in range(1 + seed % 3)]
         run = assert_same(log.write(tmp_path / str(seed), *files, ended=seed % 2 == 0))
         num_reduced += run is not None and holds_rewards_alone(run.groups)
     assert num_reduced > 2  # else the property holds of nothing

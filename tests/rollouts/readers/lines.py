@@ -42,17 +42,17 @@ def write_rows(path: Path, rows: Any) -> Path:
 
 
 def refused(
-    message: str, read: Callable[..., Any], *log: Any, error: type[GradscopeError] = InputError, **how: Any
+    message: str, read: Callable[..., Any], *log: Any, error: type[GradscopeError] = InputError, **options: Any
 ) -> str:
     """Read a log in some way, by which it is refused with this message, and return the hint."""
     with pytest.raises(error, match=message) as caught:
-        read(*log, **how)
+        read(*log, **options)
     return caught.value.hint or ""
 
 
-def refusal(path: Path | str, message: str, *how: Any, **more: Any) -> str:
+def refusal(path: Path | str, message: str, *options: Any, **extra: Any) -> str:
     """:func:`refused` by ``read_run``."""
-    return refused(message, read_run, path, *how, **more)
+    return refused(message, read_run, path, *options, **extra)
 
 
 def naming(**columns: str | None) -> ReadOptions:

@@ -40,7 +40,7 @@ def in_small_blocks(monkeypatch: pytest.MonkeyPatch, *, block: int = 400) -> Non
     monkeypatch.setattr(lines, "BLOCK", block)
 
 
-def read_by_row(path: Path, options: ReadOptions | None = None, **how: Any) -> Run:
+def read_by_row(path: Path, options: ReadOptions | None = None, **named: Any) -> Run:
     """A log read by the row reader alone, all rows at once, which is what every other reading is held to."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(log, "MAX_WITH_TEXTS", 1 << 60)
@@ -48,7 +48,7 @@ def read_by_row(path: Path, options: ReadOptions | None = None, **how: Any) -> R
         patched.setattr(log.StepSpans, "is_cheap", lambda *_, **__: False)
         patched.setattr(log, "part_of_records", parts.part_of_records)  # which a test may look at
         patched.setattr(verl, "_reduced", lambda *_: None)
-        run = read_run(path, options, **how)
+        run = read_run(path, options, **named)
         return replace(run, groups=tuple(run.groups))
 
 
@@ -75,7 +75,7 @@ def _rewards(rollout: Any) -> str:
     return f"{rollout.reward} {rewards}"
 
 
-def assert_same(path: Path, *, is_reduced: bool | None = None, has_texts: bool = True, **how: Any) -> Run | None:
+def assert_same(path: Path, *, is_reduced: bool | None = None, has_texts: bool = True, **named: Any) -> Run | None:
     """Hold a reduction to the row reader.
 
     Args:
@@ -87,7 +87,7 @@ def assert_same(path: Path, *, is_reduced: bool | None = None, has_texts: bool =
     Returns:
         The reduced run; None where neither finds anything.
     """
-    options = ReadOptions(**how)
+    options = ReadOptions(**named)
     by_row = _read(path, options, read=read_by_row)
     on_disk, reduced = (_read(path, options, rewards_only=rewards_only) for rewards_only in (False, True))
     with pytest.MonkeyPatch.context() as patched:
@@ -107,9 +107,9 @@ def assert_same(path: Path, *, is_reduced: bool | None = None, has_texts: bool =
     return reduced
 
 
-def assert_reduced(path: Path, **how: Any) -> Run:
+def assert_reduced(path: Path, **options: Any) -> Run:
     """:func:`assert_same` of a log that is to be reduced indeed."""
-    run = assert_same(path, is_reduced=True, **how)
+    run = assert_same(path, is_reduced=True, **options)
     assert run is not None
     return run
 
@@ -160,7 +160,7 @@ def prompts_of(table: RewardTable) -> list[str]:
 def texts_of_prompts(table: RewardTable) -> dict[str, str] | None:
     """The texts of the prompts that groups have, by their ids."""
     texts = table.prompt_texts
-    return None if texts is None else {table.prompts[at]: texts[at] for at in table.prompt.tolist()}
+    return None if texts is None else {table.prompts[i]: texts[i] for i in table.prompt.tolist()}
 
 
 def assert_same_rollouts(on_disk: Run, by_row: Run) -> None:
@@ -186,9 +186,9 @@ def _shown(groups: Sequence[RolloutGroup]) -> list[str]:
     return list(map(repr, sorted_groups))
 
 
-def _read(path: Path, options: ReadOptions, *, read: Callable[..., Run] = read_run, **how: bool) -> Run | str:
+def _read(path: Path, options: ReadOptions, *, read: Callable[..., Run] = read_run, **named: bool) -> Run | str:
     try:
-        return read(path, options, **how)
+        return read(path, options, **named)
     except InputError as error:
         return str(error)
 
@@ -201,7 +201,7 @@ def _lengths(run: Run) -> Any:
     return sorted(zip(table.ids(), table.sums(table.num_tokens).tolist(), strict=True))
 
 
-def mutated(rows: Sequence[Mapping[str, Any]], seed: int, *, within: Sequence[str] = ()) -> list[str]:
+def mutated(rows: Sequence[Mapping[str, Any]], seed: int, *, nested: Sequence[str] = ()) -> list[str]:
     """Lines of rows that somebody has damaged: cells replaced or dropped, rows repeated, lines cut.
 
     Args:
@@ -213,7 +213,7 @@ def mutated(rows: Sequence[Mapping[str, Any]], seed: int, *, within: Sequence[st
     lines = []
     for row in [json.loads(json.dumps(row)) for row in chance.choices(rows, k=chance.randint(1, 12))]:
         for _ in range(chance.choice((0, 0, 0, 1, 1, 2))):
-            _damage(row, chance, within)
+            _damage(row, chance, nested)
         line = json.dumps(row, ensure_ascii=chance.random() < 0.5 or "\\ud800" in json.dumps(row))
         if chance.random() < 0.05:
             line = line[: chance.randrange(len(line))]
@@ -225,10 +225,10 @@ def mutated(rows: Sequence[Mapping[str, Any]], seed: int, *, within: Sequence[st
     return lines
 
 
-def _damage(row: dict[str, Any], chance: random.Random, within: Sequence[str]) -> None:
+def _damage(row: dict[str, Any], chance: random.Random, nested: Sequence[str]) -> None:
     target = row
     while chance.random() < 0.7:
-        inner = [value for name, value in target.items() if name in within and isinstance(value, dict | list) and value]
+        inner = [value for name, value in target.items() if name in nested and isinstance(value, dict | list) and value]
         if not inner:
             break
         chosen = chance.choice(inner)

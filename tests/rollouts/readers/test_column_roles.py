@@ -53,8 +53,8 @@ def test_ids_tell_samples_apart_if_more_than_half_of_them_differ() -> None:
     assert sample_column(rows[2:], columns) is None
     assert sample_column([{"step": 1, "uid": "a", "sample_id": None}], columns) is None
     # The same id at another step is another sample.
-    again = [{"step": step, "uid": "a", "rollout_idx": 0} for step in (1, 2, 3)]
-    assert sample_column(again, columns) == "rollout_idx"
+    repeated = [{"step": step, "uid": "a", "rollout_idx": 0} for step in (1, 2, 3)]
+    assert sample_column(repeated, columns) == "rollout_idx"
 
 
 def rows_of(**columns: list[object]) -> list[dict[str, object]]:
@@ -90,8 +90,8 @@ def test_the_mean_of_the_group_and_what_is_above_it_are_no_functions() -> None:
 @pytest.mark.parametrize(
     ("name", "is_reward"),
     [
-        *((f"{of}.score", True) for of in ("info", "extra_info", "result", "evaluation", "Judgment", "metadata")),
-        *((f"{of}.score", False) for of in ("bucket", "difficulty", "level", "source", "problem", "prompt_tier")),
+        *((f"{name}.score", True) for name in ("info", "extra_info", "result", "evaluation", "Judgment", "metadata")),
+        *((f"{name}.score", False) for name in ("bucket", "difficulty", "level", "source", "problem", "prompt_tier")),
         *(("bucket.reward", True), ("task.total_reward", True), ("reward_fn.score", True), ("level.accuracy", False)),
     ],
 )
@@ -108,7 +108,7 @@ def test_a_score_counts_in_an_object_that_is_of_the_response(name: str, is_rewar
         (["task_id", "verifier_reward", "length"], "verifier_reward"),
         (["task_id", "mean_reward", "reward/format"], None),
         (["task_id", "format_reward", "answer_reward"], None),
-        *((["task_id", f"{of}_reward"], None) for of in ("peak", "last10", "first_5", "best")),  # of a run
+        *((["task_id", f"{name}_reward"], None) for name in ("peak", "last10", "first_5", "best")),  # of a run
         (["task_id", "success", "latency_ms", "error"], "success"),
         (["task_id", "success", "retry_count"], None),  # of a call
         (["task_id", "result.success", "result.request_time", "result.cached"], None),
@@ -225,7 +225,7 @@ def test_metrics_beside_the_parameters_of_a_sample_are_its_own(tmp_path: Path) -
 
 def test_what_each_policy_took_sets_nothing_more_apart(tmp_path: Path) -> None:
     took = {"zero": 41.5, "few": 86.25}
-    rows = [{"model": of, "seconds": took[of], "task_id": index, "passed": True} for of in took for index in range(9)]
+    rows = [{"model": m, "seconds": took[m], "task_id": index, "passed": True} for m in took for index in range(9)]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
     assert reward_table(run.groups).policies == ("zero", "few")
 
@@ -254,25 +254,25 @@ def test_settings_that_never_change_name_neither_policies_nor_prompts(tmp_path: 
 @pytest.mark.parametrize(
     ("name", "question", "num_prompts"),
     [
-        ("question", lambda seed, at: f"What is {seed} + {at}?", 12),
-        ("problem", lambda seed, at: f"{at} and {seed // 2} are how many?", 8),
+        ("question", lambda seed, i: f"What is {seed} + {i}?", 12),
+        ("problem", lambda seed, i: f"{i} and {seed // 2} are how many?", 8),
         (
             "question",
-            lambda seed, at: f"Which of these is the number {at} in words, as in a book? {seed} {3 - seed}",
+            lambda seed, i: f"Which of these is the number {i} in words, as in a book? {seed} {3 - seed}",
             4,
         ),
-        ("prompt", lambda seed, at: f"{seed} is an example. What is {at}?", 4),
-        ("question", lambda seed, at: f"{at}?", 4),
+        ("prompt", lambda seed, i: f"{seed} is an example. What is {i}?", 4),
+        ("question", lambda seed, i: f"{i}?", 4),
     ],
 )
 def test_ids_under_which_questions_differ_are_those_of_no_prompt(
     name: str, question: Callable[[int, int], str], num_prompts: int, tmp_path: Path
 ) -> None:
     rows = [
-        {"seed": seed, "condition": arm, "example_id": at, name: question(seed, at), "correct": arm == "b"}
+        {"seed": seed, "condition": arm, "example_id": i, name: question(seed, i), "correct": arm == "b"}
         for seed in range(3)
         for arm in "ab"
-        for at in range(4)
+        for i in range(4)
     ]
     log = write(tmp_path / "a.jsonl", *rows)
     run = read_run(log)
@@ -285,17 +285,17 @@ def test_ids_under_which_questions_differ_are_those_of_no_prompt(
 
 
 @pytest.mark.parametrize(
-    ("name", "more"),
+    ("name", "extra"),
     [
         ("dataset", {"step": 3}),
         *((name, {}) for name in ("dataset", "env", "agent", "benchmark", "task", "domain", "split")),
     ],
 )
-def test_ids_count_within_the_benchmark_or_agent_of_a_row(name: str, more: dict[str, Any], tmp_path: Path) -> None:
+def test_ids_count_within_the_benchmark_or_agent_of_a_row(name: str, extra: dict[str, Any], tmp_path: Path) -> None:
     rows = [
-        {name: of, "problem_id": problem, "passed": sample % 2, "response": f"{of}{problem}{sample}"} | more
-        for of in ("aime", "math")
-        for problem in range(2 if of == "aime" else 5)
+        {name: label, "problem_id": problem, "passed": sample % 2, "response": f"{label}{problem}{sample}"} | extra
+        for label in ("aime", "math")
+        for problem in range(2 if label == "aime" else 5)
         for sample in range(3)
     ]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
@@ -368,7 +368,7 @@ def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
 def test_a_number_of_iterations_counts_as_the_step_where_it_never_falls(
     layout: str, name: str, numbers: tuple[int | str, ...], num_steps: int, tmp_path: Path
 ) -> None:
-    samples = [{"prompt": prompt, "response": str(at), "reward": at % 2} for prompt in "pq" for at in (0, 1)]
+    samples = [{"prompt": prompt, "response": str(i), "reward": i % 2} for prompt in "pq" for i in (0, 1)]
     lists = [{"prompt": prompt, "responses": ["a", "b"], "rewards": [0, 1]} for prompt in "pq"]
     if layout == "document":
         (path := tmp_path / "a.json").write_text(json.dumps({"log": [{name: n, "rollouts": samples} for n in numbers]}))
@@ -437,7 +437,7 @@ def test_a_prompt_ends_where_its_conversations_part(
         for index in range(4)
     ]
     assert num_prompt_turns([*conversations, "text", None]) == num_turns
-    prompts = {str(before_answer(of, num_turns)) for of in conversations}
+    prompts = {str(before_answer(name, num_turns)) for name in conversations}
     assert prompts == {str(conversation(*examples, f"user:question {prompt}")) for prompt in range(3)}
 
 

@@ -187,9 +187,9 @@ def test_rollouts_beside_the_metrics_of_a_script_are_read_with_them(tmp_path: Pa
         assert read_run(tmp_path, ReadOptions(**named), metrics_alone=True).source.kind == "metrics"
     (tmp_path / "rollouts.jsonl").rename(tmp_path / "rollouts[a]_1.jsonl")
     write_lines(tmp_path / "rollouts[a]_2.jsonl", *(row | {"step": row["step"] + 2} for row in rows))
-    several = read_run(tmp_path)
-    assert (len(several.groups), several.metrics[1]["grad_norm"]) == (8, 1.0)
-    assert [Path(file).name for file in several.source.files] == [
+    multiple = read_run(tmp_path)
+    assert (len(multiple.groups), multiple.metrics[1]["grad_norm"]) == (8, 1.0)
+    assert [Path(file).name for file in multiple.source.files] == [
         "rollouts[a]_1.jsonl",
         "rollouts[a]_2.jsonl",
         "metrics.jsonl",

@@ -207,15 +207,15 @@ def test_seconds_are_those_of_the_row_reader(tmp_path: Path, cells: dict[str, An
         ("finish_reason", [1, 0, 1, 1], None),
     ],
 )
-@pytest.mark.parametrize("where", ["a.jsonl", "a.parquet", "a.csv", "entry.jsonl"])
+@pytest.mark.parametrize("place_of", ["a.jsonl", "a.parquet", "a.csv", "entry.jsonl"])
 def test_how_completions_ended_is_read(
-    tmp_path: Path, where: str, name: str, cells: list[Any], truncated: list[float] | None
+    tmp_path: Path, place_of: str, name: str, cells: list[Any], truncated: list[float] | None
 ) -> None:
-    ends = [{"meta": {name: cell}} if where.startswith("entry") else {name: cell} for cell in cells]
+    ends = [{"meta": {name: cell}} if place_of.startswith("entry") else {name: cell} for cell in cells]
     rows = [{"group_id": "a", "step": 1, "completion": f"{i}", "reward": 1.0, **end} for i, end in enumerate(ends)]
-    if where == "a.parquet" and 2 in cells:
+    if place_of == "a.parquet" and 2 in cells:
         rows[3][name] = "2"
-    path = write_rows(tmp_path / where, rows)
+    path = write_rows(tmp_path / place_of, rows)
     table = reward_table(read_run(path, rewards_only=True).groups)
     np.testing.assert_array_equal(table.truncated, truncated)  # type: ignore[arg-type]
     statuses = {0.0: "completed", 1.0: "truncated"}
@@ -253,9 +253,7 @@ def test_tables_equal_the_row_reader(tmp_path: Path, monkeypatch: pytest.MonkeyP
     usual = {"step": [1, 1, 2, 2], "group_id": ["a", "a", "b", "b"], "reward": [1.0, 0.0, 0.5, 0.5]}
     columns = {name: values for name, values in (usual | cells).items() if values is not None}
     columns |= (
-        {"reward": [None if at is None else float(at) for at in columns["reward"]]}
-        if 10**30 in columns["reward"]
-        else {}
+        {"reward": [None if i is None else float(i) for i in columns["reward"]]} if 10**30 in columns["reward"] else {}
     )
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     assert_same(tmp_path / "a.parquet")
@@ -344,9 +342,9 @@ def test_rows_of_an_evaluation_are_left_out_of_training(
     assert [(group.step, group.size, group.rollouts[0].prompt) for group in run.groups] == [(0, 2, "p"), (1, 2, "p")]
     column = f"info.{name}" if kind == "entry" else name
     assert f"Rows of an evaluation beside training, by {column!r}, are left out." in run.source.inferred
-    alone = read_run(write_rows(mixed, [*first, *evaluated]))
-    assert sum(group.size for group in alone.groups) == num_first + 6
-    assert not any("left out" in sentence for sentence in alone.source.inferred)
+    single = read_run(write_rows(mixed, [*first, *evaluated]))
+    assert sum(group.size for group in single.groups) == num_first + 6
+    assert not any("left out" in sentence for sentence in single.source.inferred)
 
 
 PROMPT, COMPLETION, ADVANTAGES, LOGPROBS = [5, 9], [7, 11, 2], [0.5, 0.25, -0.5], [-1.0, -0.5, -1.5]

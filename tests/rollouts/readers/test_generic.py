@@ -44,7 +44,7 @@ def test_nan_where_an_id_should_be_is_no_id(suffix: str, rows: list[dict[str, An
     "checkpoint", ["checkpoint-1", "a_step_1", "update-1", "checkpoints/1", "ckpt_1/hf_model", "epoch_2_step_1"]
 )
 def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(checkpoint: str, tmp_path: Path) -> None:
-    rows = [{"step": 1, "group": "g", "prompt": "2+2?", "completion": "4", "reward": at, **IDS} for at in (0, 1)]
+    rows = [{"step": 1, "group": "g", "prompt": "2+2?", "completion": "4", "reward": i, **IDS} for i in (0, 1)]
     write(tmp_path / "rollouts" / "step_1.jsonl", *rows)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "grad_norm": 0.25, "reward": 0.5}\n')
     model_folder(tmp_path / checkpoint)
@@ -69,7 +69,7 @@ def test_checkpoint_0_of_a_script_that_counts_from_0_is_not_what_training_began_
     first: int, numbers: list[int], tmp_path: Path
 ) -> None:
     for step in (first, first + 1):
-        rows = [{"step": step, "prompt": "2+2?", "completion": "4", "reward": at, **IDS} for at in (0, 1)]
+        rows = [{"step": step, "prompt": "2+2?", "completion": "4", "reward": i, **IDS} for i in (0, 1)]
         write(tmp_path / "rollouts" / f"step_{step}.jsonl", *rows)
     for name in ("checkpoint-0", "checkpoint-1", "W0"):
         model_folder(tmp_path / name)
@@ -98,7 +98,7 @@ def test_a_script_may_log_rollouts_as_lists_or_cells_of_text(file: str, tmp_path
     model_folder(tmp_path / "checkpoint-0")
     run = read_run(tmp_path)
     assert (run.source.format, run.metrics, len(run.weights)) == ("generic", {1: {"grad_norm": 0.25}}, 1)
-    rollouts = [(of.prompt_ids, of.completion_ids, of.reward, of.advantage) for of in run.groups_at(1)[0].rollouts]
+    rollouts = [(r.prompt_ids, r.completion_ids, r.reward, r.advantage) for r in run.groups_at(1)[0].rollouts]
     assert rollouts == [((5, 9), (7, 2), 1.0, 0.5), ((5, 9), (8,), 0.0, -0.5)]
 
 
@@ -108,7 +108,7 @@ def test_a_script_may_name_the_step_of_rollouts_in_their_files_alone(
 ) -> None:
     (tmp_path / "rollouts").mkdir()
     for step in (1, 2):
-        rows = [{"prompt": "2+2?", "completion": "4", "reward": at, **IDS} for at in (0, step)]
+        rows = [{"prompt": "2+2?", "completion": "4", "reward": i, **IDS} for i in (0, step)]
         (tmp_path / "rollouts" / name.format(step)).write_text(json.dumps(rows))
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "grad_norm": 0.25}\n{"step": 2, "grad_norm": 0.5}\n')
     run = read_run(tmp_path, metrics_alone=True)
@@ -129,13 +129,13 @@ LINES = "\n".join(map(json.dumps, LOGGED))
         ("logs.json", json.dumps(LOGGED)),
         ("trainer_state.json", json.dumps({"log_history": LOGGED})),
         ("logs/metrics.jsonl", LINES),
-        ("wandb/run-1/history.json", json.dumps([{f"train/{key}": of[key] for key in of} for of in LOGGED])),
+        ("wandb/run-1/history.json", json.dumps([{f"train/{key}": row[key] for key in row} for row in LOGGED])),
         ("train.log", "INFO step=1 loss=0.5 grad_norm=0.25\nINFO step=2 loss=0.5 grad_norm=0.125"),
     ],
 )
 @pytest.mark.parametrize("rollouts", ["rollouts.jsonl", "samples/all.jsonl"])
 def test_a_scripts_log_may_have_any_name_that_a_log_has(tmp_path: Path, rollouts: str, file: str, content: str) -> None:
-    rows = [{"step": 1, "group": "g", "prompt": "2+2?", "completion": "4", "reward": at, **IDS} for at in (0, 1)]
+    rows = [{"step": 1, "group": "g", "prompt": "2+2?", "completion": "4", "reward": i, **IDS} for i in (0, 1)]
     for name, text in (
         (rollouts, "\n".join(map(json.dumps, rows))),
         (file, content),
@@ -151,7 +151,7 @@ def test_a_scripts_log_may_have_any_name_that_a_log_has(tmp_path: Path, rollouts
 
 
 @pytest.mark.parametrize(
-    ("pattern", "without", "num_groups"),
+    ("pattern", "lacking", "num_groups"),
     [
         *((pattern, (), 6) for pattern in ("rollouts_step{}.jsonl", "global_step_{}.json", "{}.jsonl")),
         ("iter-{}_rank0.jsonl", ("group_id",), 6),
@@ -161,9 +161,9 @@ def test_a_scripts_log_may_have_any_name_that_a_log_has(tmp_path: Path, rollouts
         ("test_step_{}.jsonl", (), None),
     ],
 )
-def test_file_numbers_are_steps(pattern: str, without: tuple[str, ...], num_groups: int | None, tmp_path: Path) -> None:
+def test_file_numbers_are_steps(pattern: str, lacking: tuple[str, ...], num_groups: int | None, tmp_path: Path) -> None:
     for step in (8, 9, 10):
-        rows = [{name: cell for name, cell in row.items() if name not in without} for row in steps_logged(step)]
+        rows = [{name: cell for name, cell in row.items() if name not in lacking} for row in steps_logged(step)]
         file = tmp_path / pattern.format(step)
         write(file, *rows) if file.suffix == ".jsonl" else file.write_text(json.dumps(rows))
     if num_groups is None:
@@ -198,15 +198,15 @@ def test_the_files_of_a_step_are_of_several_processes(pattern: str, tmp_path: Pa
         write_rows(tmp_path / pattern.format(step, rank), rows)
     files = str(tmp_path / "/".join(["*"] * (pattern.count("/") + 1)))
     groups = read_run(files).groups
-    assert [(group.step, group.rewards) for group in groups] == [(of, (0, 0, 1, 1)) for of in (8, 8, 9, 9, 10, 10)]
+    assert [(group.step, group.rewards) for group in groups] == [(name, (0, 0, 1, 1)) for name in (8, 8, 9, 9, 10, 10)]
     if pattern.startswith(("step", "global", "iter", "epoch")):
         assert f"'{files}.json" in refusal(tmp_path, r"holds \d evaluations")
 
 
 @pytest.mark.parametrize("pattern", ["step_{}/seed_{}/x.jsonl", "step_{}/eval/rank{}.jsonl", "step_{}/a{}.jsonl"])
 def test_the_files_of_a_step_are_of_several_logs(pattern: str, tmp_path: Path) -> None:
-    for step, at in product((8, 9), range(2)):
-        write_rows(tmp_path / pattern.format(step, at), [{"prompt": "a", "reward": at}, {"prompt": "a", "reward": 0}])
+    for step, i in product((8, 9), range(2)):
+        write_rows(tmp_path / pattern.format(step, i), [{"prompt": "a", "reward": i}, {"prompt": "a", "reward": 0}])
     assert not generic.steps_of_files(tmp_path / "/".join(["*"] * (pattern.count("/") + 1)), ColumnNames())
 
 
@@ -241,8 +241,8 @@ def test_columns_as_pandas_writes_them_are_rows(rewards_only: bool, tmp_path: Pa
 @pytest.mark.parametrize("arm", ["condition", "method", "seed_of_sampling"])
 def test_rounds_are_no_steps_where_each_has_a_sample_of_several_conditions(arm: str, tmp_path: Path) -> None:
     rows = [
-        {"round": number, "task_id": task, arm: of, "correct": of == "trained"}
-        for number, of, task in product(range(1, 4), ("base", "trained"), "ab")
+        {"round": number, "task_id": task, arm: name, "correct": name == "trained"}
+        for number, name, task in product(range(1, 4), ("base", "trained"), "ab")
     ]
     groups = read_run(write_rows(tmp_path / "a.jsonl", rows)).groups
     is_arm = not arm.startswith("seed")
@@ -273,7 +273,7 @@ def test_rows_of_a_group_may_be_anywhere(tmp_path: Path) -> None:
     )
 
 
-def asked(question: str, *answers: str) -> list[dict[str, str]]:
+def talk(question: str, *answers: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": question}, *({"role": "assistant", "content": answer} for answer in answers)]
 
 
@@ -281,10 +281,10 @@ def asked(question: str, *answers: str) -> list[dict[str, str]]:
     "row_of",
     [
         lambda step, q, k, r: {"metadata": {"step": step, "task_id": q}, "prompt": "", "reward": r},
-        lambda step, q, k, r: {"step": step, "prompt": asked(q), "info": {"reward": r, "passed_tests": k}},
+        lambda step, q, k, r: {"step": step, "prompt": talk(q), "info": {"reward": r, "passed_tests": k}},
         lambda step, q, k, r: {"iteration": step, "trajectory": {"question": q, "answer_text": f"{k}", "score": r}},
         lambda step, q, k, r: {"step": step, "prompt": q, "grade": {"passed": r > 0, "score": r, "by": "tests"}},
-        lambda step, q, k, r: {"step": step, "messages": asked(q, f"a{k}"), "reward": r},
+        lambda step, q, k, r: {"step": step, "messages": talk(q, f"a{k}"), "reward": r},
         lambda step, q, k, r: {"step": step, "prompt_ids": [1, len(q), ord(q[-1])], "total_reward": r, "reward_b": 0.0},
     ],
 )
@@ -300,7 +300,7 @@ def test_entries_of_objects_and_conversations_have_roles_by_usual_names(
         path = write_rows(tmp_path / f"a.{kind}", rows)
     for rewards_only in (False, True):
         run = read_run(path, rewards_only=rewards_only)
-        assert [(group.step, group.rewards) for group in run.groups] == [(key[0], of) for key, of in rewards.items()]
+        assert [(group.step, group.rewards) for group in run.groups] == [(key[0], x) for key, x in rewards.items()]
     if "messages" in rows[0]:
         assert [rollout.completion for rollout in read_run(path).groups[2].rollouts] == ["a0", "a1", "a2"]
 
@@ -316,7 +316,7 @@ def test_entries_of_objects_and_conversations_have_roles_by_usual_names(
             [{"id": 1, "responses": ["4", text], "correct": True} for text in "45"],
             "one 'correct' for several responses",
         ),
-        ([{"id": 1, "success": True, "error": None, "usage": at} for at in (7, 9)], "whether calls or answers succ"),
+        ([{"id": 1, "success": True, "error": None, "usage": i} for i in (7, 9)], "whether calls or answers succ"),
     ],
 )
 @pytest.mark.parametrize("kind", ["json", "jsonl"])
@@ -380,13 +380,13 @@ def test_ids_that_recur_without_a_step_are_no_groups(tmp_path: Path) -> None:
 def test_groups_that_return_without_a_step_are_not_one(key: str, backwards: bool, tmp_path: Path) -> None:
     """Of 152 groups of two 60 were read, and 1.7 % had no gradient where 20.4 % had none."""
     order = [*range(9), *(range(9)[::-1] if backwards else range(6))]
-    rows = [{key: f"t{at}", "reward": float(at % 3 == 0)} for at in order for _ in range(2)]
+    rows = [{key: f"t{i}", "reward": float(i % 3 == 0)} for i in order for _ in range(2)]
     path = write(tmp_path / "log.jsonl", *rows)
     assert "number groups of 2 rows: jq -c" in refusal(path, "again and again")
     sizes = reward_table(read_run(path, naming(group=key)).groups).size.tolist()
     assert sizes == ([4] * 9 if backwards else [4] * 6 + [2] * 3)
     for name, names in {"model": "ab", "trial": (1, 2), "step": (1, 2)}.items():
-        read_run(write(tmp_path / "apart.jsonl", *(row | {name: names[at >= 18]} for at, row in enumerate(rows))))
+        read_run(write(tmp_path / "apart.jsonl", *(row | {name: names[i >= 18]} for i, row in enumerate(rows))))
 
 
 @pytest.mark.parametrize(
@@ -428,8 +428,8 @@ def test_copies_are_refused(tmp_path: Path) -> None:
     refusal(write(tmp_path / "shuffled.jsonl", *shuffled), "has each row 2 times")
     few_texts = [row | {"completion": row["completion"][:1]} for row in many]
     assert len(read_run(write(tmp_path / "few_texts.jsonl", *few_texts)).groups) == 40
-    alike = [row | {"completion": "same", "sample": 0, "reward": 0.0} for row in rows]  # all that the policy wrote
-    assert len(read_run(write(tmp_path / "alike.jsonl", *alike)).groups) == 40
+    equal = [row | {"completion": "same", "sample": 0, "reward": 0.0} for row in rows]  # all that the policy wrote
+    assert len(read_run(write(tmp_path / "alike.jsonl", *equal)).groups) == 40
 
 
 @pytest.mark.parametrize(("episodes", "rises"), [(range(8), True), ([0, 1, 2, 3] * 2, False), ([3] * 8, False)])
@@ -443,8 +443,8 @@ def test_episodes_that_rise_may_be_steps_of_training(episodes: Iterable[int], ri
 def test_numbers_of_prompts_tell_them_apart_where_nothing_else_does(tmp_path: Path) -> None:
     rows = [{"puzzle_id": index // 2, "correct": index % 3 == 0} for index in range(8)]
     assert [group.size for group in read_run(write(tmp_path / "a.jsonl", *rows)).groups] == [2] * 4
-    asked = [row | {"prompt": "p", "puzzle_id": index} for index, row in enumerate(rows)]
-    assert [group.size for group in read_run(write(tmp_path / "b.jsonl", *asked)).groups] == [8]
+    questions = [row | {"prompt": "p", "puzzle_id": index} for index, row in enumerate(rows)]
+    assert [group.size for group in read_run(write(tmp_path / "b.jsonl", *questions)).groups] == [8]
 
 
 def test_filters_that_an_older_harness_does_not_name_are_refused(tmp_path: Path) -> None:
@@ -562,11 +562,11 @@ def test_no_content_makes_a_reader_crash(lines: list[bytes], name: str) -> None:
             assert run.source.num_rows == sum(r is not None for group in run.groups for r in group.rewards) > 0
 
 
-@pytest.mark.parametrize("more", ["", 'p3;1;"0,5;\n'], ids=["usual", "row by row"])
+@pytest.mark.parametrize("extra", ["", 'p3;1;"0,5;\n'], ids=["usual", "row by row"])
 @pytest.mark.parametrize("header", ["prompt_id;step;reward", '"prompt_id";"step, of the run";"reward"'])
-def test_a_csv_with_semicolons_may_have_decimal_commas(tmp_path: Path, header: str, more: str) -> None:
+def test_a_csv_with_semicolons_may_have_decimal_commas(tmp_path: Path, header: str, extra: str) -> None:
     rows = "".join(f"p{prompt};1;{reward}\n" for prompt in (1, 2) for reward in ("0,5", "-1,25", "1", "1,2e"))
-    (tmp_path / "log.csv").write_text(f"{header}\n{rows}{more}")
+    (tmp_path / "log.csv").write_text(f"{header}\n{rows}{extra}")
     column = header.split(";")[1].strip('"')
     run = read_run(tmp_path / "log.csv", naming(step=column))
     rewards = [rollout.reward for group in run.groups for rollout in group.rollouts]
@@ -576,7 +576,7 @@ def test_a_csv_with_semicolons_may_have_decimal_commas(tmp_path: Path, header: s
 @pytest.mark.parametrize("first", ["", "sep={}\n", '\ufeff"sep={}"\r\n'])
 @pytest.mark.parametrize(("mark", "suffix"), [("\t", ".csv"), ("|", ".tsv"), (";", ".csv"), (",", ".tsv")])
 def test_a_table_may_have_another_delimiter(tmp_path: Path, mark: str, suffix: str, first: str) -> None:
-    rows = [("prompt_id", "step", "reward"), *((f"p{of}", "1", reward) for of in (1, 2) for reward in ("0.5", "1"))]
+    rows = [("prompt_id", "step", "reward"), *((f"p{name}", "1", reward) for name in (1, 2) for reward in ("0.5", "1"))]
     log = tmp_path / f"log{suffix}"
     log.write_text(first.format(mark) + "".join(f"{mark.join(row)}\n" for row in [*rows, ("p3", "1")]))
     run = read_run(log)
@@ -584,7 +584,7 @@ def test_a_table_may_have_another_delimiter(tmp_path: Path, mark: str, suffix: s
     assert run.source.quarantined.reasons[0].first == f"{log}:{7 if first else 6}"
 
 
-_ASKED = [{"question": f"{of} + 1?", "response": str(sample), "reward": of % 2} for of in range(6) for sample in (0, 1)]
+_POSED = [{"question": f"{i} + 1?", "response": str(sample), "reward": i % 2} for i in range(6) for sample in (0, 1)]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet"])
@@ -595,10 +595,10 @@ _ASKED = [{"question": f"{of} + 1?", "response": str(sample), "reward": of % 2} 
 def test_a_prompt_with_several_questions_is_their_template(
     templates: str | list[str], renamed: dict[str, str], name: str, tmp_path: Path
 ) -> None:
-    asked = [{renamed.get(key, key): cell for key, cell in row.items()} for row in _ASKED]
-    rows = [{"prompt": templates[i // 2 % 2] if len(templates) == 2 else templates} | of for i, of in enumerate(asked)]
+    posed = [{renamed.get(key, key): cell for key, cell in row.items()} for row in _POSED]
+    rows = [{"prompt": templates[i // 2 % 2] if len(templates) == 2 else templates} | q for i, q in enumerate(posed)]
     run = read_run(write_rows(tmp_path / name, rows))
-    by_step = read_run(write_rows(tmp_path / f"b{name[1:]}", [of | {"step": i // 4} for i, of in enumerate(rows)]))
+    by_step = read_run(write_rows(tmp_path / f"b{name[1:]}", [q | {"step": i // 4} for i, q in enumerate(rows)]))
     assert [group.rewards for group in run.groups] == [(0, 0), (1, 1)] * 3
     assert [(group.step, group.size) for group in by_step.groups] == [(step, 2) for step in (0, 0, 1, 1, 2, 2)]
     assert any(line.startswith("Several questions have the same 'prompt'") for line in run.source.inferred)
@@ -607,9 +607,9 @@ def test_a_prompt_with_several_questions_is_their_template(
 @pytest.mark.parametrize(
     "rows",
     [
-        [row | {"prompt": f"Q: {row['question']}", "question": "Which?"} for row in _ASKED],
-        [row | {"prompt": row["question"], "question": ("Which?", "How?")[i % 2]} for i, row in enumerate(_ASKED)],
-        [{"prompt": row["question"], "query": f"search {i}", "reward": 1} for i, row in enumerate(_ASKED)],
+        [row | {"prompt": f"Q: {row['question']}", "question": "Which?"} for row in _POSED],
+        [row | {"prompt": row["question"], "question": ("Which?", "How?")[i % 2]} for i, row in enumerate(_POSED)],
+        [{"prompt": row["question"], "query": f"search {i}", "reward": 1} for i, row in enumerate(_POSED)],
     ],
 )
 def test_a_prompt_that_tells_questions_apart_is_one(rows: list[dict[str, Any]], tmp_path: Path) -> None:

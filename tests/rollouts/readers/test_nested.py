@@ -72,14 +72,14 @@ def test_rollouts_lie_within_steps(tmp_path: Path, document: Any) -> None:
 
 @pytest.mark.parametrize("has_question", [False, True])
 def test_lists_by_key_are_benchmarks_or_policies_with_the_same_prompts(tmp_path: Path, has_question: bool) -> None:
-    def rows(of: str, num: int) -> list[dict[str, Any]]:
+    def rows(name: str, num: int) -> list[dict[str, Any]]:
         ids = {"id": 0} if not has_question else {"question": "one"}
-        return [ids | {"response": f"{of}{index}", "correct": index == 0} for index in range(num)]
+        return [ids | {"response": f"{name}{index}", "correct": index == 0} for index in range(num)]
 
     lists = {"a": rows("a", 2), "b": rows("b", 3)}
     run = read_run(write_rows(tmp_path / "log.json", {"accuracy": 0.5, "results": lists}))
-    within = {of: {"accuracy": 0.5, "samples": listed} for of, listed in lists.items()}
-    (tmp_path / "within.json").write_text(json.dumps({"results": within}))
+    inner = {name: {"accuracy": 0.5, "samples": listed} for name, listed in lists.items()}
+    (tmp_path / "within.json").write_text(json.dumps({"results": inner}))
     assert [group.rewards for group in read_run(tmp_path / "within.json").groups] == [(1.0, 0.0), (1.0, 0.0, 0.0)]
     assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, 0.0, 0.0)]
     assert {rollout.policy for group in run.groups for rollout in group.rollouts} == (
@@ -88,7 +88,7 @@ def test_lists_by_key_are_benchmarks_or_policies_with_the_same_prompts(tmp_path:
     assert len({group.prompt_id for group in run.groups}) == 2 - has_question
 
 
-SAMPLES = [[{"completion": f"{at}", "passed": at == right} for at in range(3)] for right in range(4)]
+SAMPLES = [[{"completion": f"{i}", "passed": i == right} for i in range(3)] for right in range(4)]
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ SAMPLES = [[{"completion": f"{at}", "passed": at == right} for at in range(3)] f
     ],
 )
 def test_samples_of_a_prompt_are_under_its_key(tmp_path: Path, keys: str, cells: dict[str, Any], is_read: bool) -> None:
-    def listed(at: int) -> list[dict[str, Any]]:
-        named = {name: cell.format(at) if isinstance(cell, str) else cell for name, cell in cells.items()}
-        return [row | named for row in SAMPLES[at]]
+    def listed(i: int) -> list[dict[str, Any]]:
+        named = {name: cell.format(i) if isinstance(cell, str) else cell for name, cell in cells.items()}
+        return [row | named for row in SAMPLES[i]]
 
     path = tmp_path / "log.json"
-    path.write_text(json.dumps({keys.format(at): listed(at) for at in range(len(SAMPLES))}))
+    path.write_text(json.dumps({keys.format(i): listed(i) for i in range(len(SAMPLES))}))
     if not is_read:
         with pytest.raises(InputError):
             read_run(path)
@@ -129,26 +129,22 @@ def test_a_document_of_thousands_of_keys_takes_no_minutes(tmp_path: Path) -> Non
 
 PROMPTS_OF = {"base": range(8), "step_50": range(4), "grpo": range(2, 10)}
 """Policy -> the numbers of its prompts."""
-ROWS_OF = {of: [{"question": f"q{at}", "by": of, "em": at % 2} for at in asked] for of, asked in PROMPTS_OF.items()}
-COUNTS_OF = {of: [{"question": f"q{at}", "n": 2, "c": int(of[at % 3] > "e")} for at in range(8)] for of in PROMPTS_OF}
+ROWS_OF = {m: [{"question": f"q{i}", "by": m, "em": i % 2} for i in prompts] for m, prompts in PROMPTS_OF.items()}
+COUNTS_OF = {m: [{"question": f"q{i}", "n": 2, "c": int(m[i % 3] > "e")} for i in range(8)] for m in PROMPTS_OF}
 
 
 @pytest.mark.parametrize(
     "document",
     [
         {"trajectories": ROWS_OF},
-        {of: rows + ROWS_OF["base"][len(rows) :] for of, rows in ROWS_OF.items() if of != "step_50"},
-        {"models": [{"name": of, "results": rows} for of, rows in ROWS_OF.items()]},
-        {
-            "results": {
-                of: [{"task_id": r["question"], "by": of, "passed": r["em"]} for r in ROWS_OF[of]] for of in ROWS_OF
-            }
-        },
-        {"results": {of: [{"id": i, "answer": of, "passed": i % 2} for i in range(9)] for of in PROMPTS_OF}},
-        {"results": {of: [{"prompt": MESSAGES, "n": 2, "c": i}] for i, of in enumerate(PROMPTS_OF)}},
+        {m: rows + ROWS_OF["base"][len(rows) :] for m, rows in ROWS_OF.items() if m != "step_50"},
+        {"models": [{"name": m, "results": rows} for m, rows in ROWS_OF.items()]},
+        {"results": {m: [{"task_id": r["question"], "by": m, "passed": r["em"]} for r in ROWS_OF[m]] for m in ROWS_OF}},
+        {"results": {m: [{"id": i, "answer": m, "passed": i % 2} for i in range(9)] for m in PROMPTS_OF}},
+        {"results": {m: [{"prompt": MESSAGES, "n": 2, "c": i}] for i, m in enumerate(PROMPTS_OF)}},
         COUNTS_OF,
         {"seed": 0, "config": {"n": 2}} | COUNTS_OF,
-        {"results": [{"name": of, "problems": rows} for of, rows in COUNTS_OF.items()]},
+        {"results": [{"name": m, "problems": rows} for m, rows in COUNTS_OF.items()]},
     ],
 )
 def test_lists_of_the_same_prompts_are_those_of_policies(tmp_path: Path, document: dict[str, Any]) -> None:
@@ -159,7 +155,7 @@ def test_lists_of_the_same_prompts_are_those_of_policies(tmp_path: Path, documen
 
 
 def test_what_is_the_same_throughout_a_long_list_tells_policies_apart(tmp_path: Path) -> None:
-    lists = [{"checkpoint": of, "cases": [{"idx": i, "correct": of} for i in range(NUM_LISTED + 9)]} for of in (0, 1)]
+    lists = [{"checkpoint": c, "cases": [{"idx": i, "correct": c} for i in range(NUM_LISTED + 9)]} for c in (0, 1)]
     (tmp_path / "a.json").write_text(json.dumps({"results": lists}))
     assert {group.rewards for group in read_run(tmp_path / "a.json").groups} == {(0.0,), (1.0,)}
 
@@ -174,13 +170,13 @@ def test_the_failures_among_all_are_no_policy(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize(
     "rows",
     [
-        [{"task_id": at, "turns": [{"response": "a", "reward": 0.0}, {"response": "b", "reward": 1.0}]} for at in "ab"],
-        [{"task_id": at, "rubric": [{"name": "format", "score": 0.0}, {"name": "tone", "score": 1.0}]} for at in "ab"],
-        [{"id": at, "trace": [{"step": step, "prompt": str(step), "reward": 0.0} for step in range(4)]} for at in "ab"],
-        [{"id": at, "trace": [{"prompt": f"{at}{turn}", "output": "x", "reward": 0} for turn in "12"]} for at in "ab"],
+        [{"task_id": i, "turns": [{"response": "a", "reward": 0.0}, {"response": "b", "reward": 1.0}]} for i in "ab"],
+        [{"task_id": i, "rubric": [{"name": "format", "score": 0.0}, {"name": "tone", "score": 1.0}]} for i in "ab"],
+        [{"id": i, "trace": [{"step": step, "prompt": str(step), "reward": 0.0} for step in range(4)]} for i in "ab"],
+        [{"id": i, "trace": [{"prompt": f"{i}{turn}", "output": "x", "reward": 0} for turn in "12"]} for i in "ab"],
         [{"step": step, "train": flat(step), "eval": flat(step)} for step in (1, 2)],
         [{"step": step, "losses": [{"value": 0.5}]} for step in (1, 2)],
-        [{"step": step, "loss": 0.5, "examples": [{"prompt": at, "reward": 1.0} for at in "ab"]} for step in (1, 2)],
+        [{"step": step, "loss": 0.5, "examples": [{"prompt": i, "reward": 1.0} for i in "ab"]} for step in (1, 2)],
     ],
 )
 def test_parts_of_a_rollout_and_lists_of_two_kinds_are_none(rows: list[dict[str, Any]]) -> None:
@@ -195,8 +191,8 @@ def test_lists_of_ids_of_several_completions_are_rollouts_as_their_texts_are(
     ids = [[7, 8], [9], [5, 6, 4], [3]]
     if by == "prompt":
         rows = [
-            {"step": 1, "prompt_id": of, "prompt_ids": [1, 2], name: part, "rewards": [1.0, 0.0]}
-            for of, part in (("p", ids[:2]), ("q", ids[2:]))
+            {"step": 1, "prompt_id": label, "prompt_ids": [1, 2], name: part, "rewards": [1.0, 0.0]}
+            for label, part in (("p", ids[:2]), ("q", ids[2:]))
         ]
     else:
         prompts = [[1, 2], [1, 2], [2, 1], [2, 1]]
@@ -207,7 +203,7 @@ def test_lists_of_ids_of_several_completions_are_rollouts_as_their_texts_are(
 
 
 def test_rewards_of_single_tokens_are_no_rollouts() -> None:
-    rows = [{"id": of, "completion_ids": [7, 8, 9], "rewards": [0.0, 0.0, 1.0]} for of in "ab"]
+    rows = [{"id": name, "completion_ids": [7, 8, 9], "rewards": [0.0, 0.0, 1.0]} for name in "ab"]
     assert layout_of(rows, ColumnNames()) is None
 
 
@@ -249,15 +245,15 @@ FLAWS: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize(
     ("kind", "flaw"),
-    [("list", {}), *(("list", FLAWS[at]) for at in (0, 3, 5)), *(("batch", FLAWS[at]) for at in (1, 5)), ("batch", {})]
-    + [("keys", FLAWS[at]) for at in (1, 2, 4)],
+    [("list", {}), *(("list", FLAWS[i]) for i in (0, 3, 5)), *(("batch", FLAWS[i]) for i in (1, 5)), ("batch", {})]
+    + [("keys", FLAWS[i]) for i in (1, 2, 4)],
 )
 def test_rollouts_within_rows_are_columns_as_the_row_reader_has_them(
     kind: str, flaw: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = []
     for step in range(1, 7):
-        inner = [{"prompt": f"q{at // 2}", "completion": f"{step}{at}", "reward": at % 3 / 2} for at in range(6)]
+        inner = [{"prompt": f"q{i // 2}", "completion": f"{step}{i}", "reward": i % 3 / 2} for i in range(6)]
         inner[1] |= flaw if step == 4 else {}
         by_key = {key: [of_rollout | {"completion": key} for of_rollout in inner] for key in "ab"}
         if kind == "batch":
@@ -275,12 +271,12 @@ def test_rollouts_within_rows_are_columns_as_the_row_reader_has_them(
 @pytest.mark.parametrize("name", ["step", "global_step", "iteration"])
 @pytest.mark.parametrize("key", ["rollouts", "data", "samples", "groups"])
 def test_the_step_of_a_document_is_that_of_its_rows(name: str, key: str, tmp_path: Path) -> None:
-    for at, stem in enumerate(("a", "b")):
-        rows = GROUPED[at]["groups"] if key == "groups" else flat(at + 1)
-        step = f"step_{at + 3}" if name == "iteration" else at + 3
+    for n, stem in enumerate(("a", "b")):
+        rows = GROUPED[n]["groups"] if key == "groups" else flat(n + 1)
+        step = f"step_{n + 3}" if name == "iteration" else n + 3
         (tmp_path / f"dump_{stem}.json").write_text(json.dumps({name: step, "lr": 1e-6, key: rows, "step_time": 0.5}))
     run = read_run(tmp_path, rewards_only=True)
-    assert [(group.step - 2, group.rewards) for group in run.groups] == [(at, of) for (at, _), of in REWARDS.items()]
+    assert [(group.step - 2, group.rewards) for group in run.groups] == [(n, r) for (n, _), r in REWARDS.items()]
     (tmp_path / "dump_b.json").write_text((tmp_path / "dump_a.json").read_text())
     if key in ("samples", "groups"):
         refusal(tmp_path, "holds 2 evaluations, which are never pooled")
@@ -290,7 +286,7 @@ def test_the_step_of_a_document_is_that_of_its_rows(name: str, key: str, tmp_pat
 def test_an_entry_named_with_its_list_is_that_of_rollouts_of_several_prompts(is_document: bool, tmp_path: Path) -> None:
     """It was the reward of one prompt's samples, whatever the prompts were."""
     rows = [
-        {"step": step, "rollouts": [{"prompt": of["prompt"], "rm_score": of["reward"]} for of in flat(step)]}
+        {"step": step, "rollouts": [{"prompt": row["prompt"], "rm_score": row["reward"]} for row in flat(step)]}
         for step in (1, 2)
     ]
     (tmp_path / "log.json").write_text(json.dumps({"config": {}, "steps": rows} if is_document else rows))
@@ -313,7 +309,7 @@ def test_each_key_of_a_document_may_have_a_rollout(name: str | None, around: boo
     rows[key.format(3)] = {"error": "timeout"} | ({name: "3?"} if name else {})
     path = write_lines(tmp_path / "a.json", json.dumps({"model": "m", "results": rows} if around else rows))
     rewards = [group.rewards for group in read_run(path).groups]
-    assert sorted(of for of in rewards if of != (None,)) == [(0.0,), (1.0,), (1.0,)]
+    assert sorted(group for group in rewards if group != (None,)) == [(0.0,), (1.0,), (1.0,)]
 
 
 def test_each_key_of_a_document_may_have_a_row_of_a_log(tmp_path: Path) -> None:

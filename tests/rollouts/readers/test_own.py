@@ -33,7 +33,7 @@ OF_STEPS = ("areal", "art", "open_instruct", "relax", "rllm", "roll", "slime", "
 """Samples of formats with a file a step or an episode, each of which is a log of its own."""
 
 
-def row(step: int, group: str, reward: float | None, sample: int, **further: Any) -> dict[str, Any]:
+def row(step: int, group: str, reward: float | None, sample: int, **extra: Any) -> dict[str, Any]:
     return {
         "step": step,
         "prompt_id": f"prompt {group}",
@@ -41,7 +41,7 @@ def row(step: int, group: str, reward: float | None, sample: int, **further: Any
         "group_id": group,
         "completion_id": f"{group}.{sample}",
         "reward": reward,
-        **further,
+        **extra,
     }
 
 
@@ -59,7 +59,7 @@ def assert_is_the_log(parts: Path, log: Path | str) -> None:
     merged, full = read_run(parts, rewards_only=True), read_run(log, rewards_only=True)
     actual, wanted = table_of(merged), table_of(full)
     assert actual.ids() == wanted.ids()
-    assert [actual.prompts[at] for at in actual.prompt] == [wanted.prompts[at] for at in wanted.prompt]
+    assert [actual.prompts[i] for i in actual.prompt] == [wanted.prompts[i] for i in wanted.prompt]
     assert dict(actual.rewards).keys() == dict(wanted.rewards).keys()
     for name, values in wanted.rewards.items():
         np.testing.assert_array_equal(actual.rewards[name], values, name)
@@ -113,7 +113,7 @@ def test_rows_of_a_group_in_several_parts_are_those_of_the_whole(tmp_path: Path,
 
 def test_parts_of_several_files_interleave(tmp_path: Path) -> None:
     for number in (1, 2, 3, 10):
-        write_lines(tmp_path / f"log/{number}.jsonl", *[row(1, f"g{number}.{at}", at % 2, at) for at in (0, 0, 1, 1)])
+        write_lines(tmp_path / f"log/{number}.jsonl", *[row(1, f"g{number}.{i}", i % 2, i) for i in (0, 0, 1, 1)])
     parts = parts_of([tmp_path / "log/[23].jsonl", tmp_path / "log/1*.jsonl"], tmp_path / "parts")
     assert_is_the_log(parts, tmp_path / "log")
 
@@ -150,7 +150,7 @@ def verl_row(step: int, sample: int, group: str = "0f8fad5b-d9cb-469f-a165-70867
 
 def test_texts_are_those_of_a_log_of_this_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (1, 2):
-        write_lines(tmp_path / f"log/{step}.jsonl", *[row(step, "a", at, at) for at in (0, 1)])
+        write_lines(tmp_path / f"log/{step}.jsonl", *[row(step, "a", i, i) for i in (0, 1)])
     parts = parts_of([tmp_path / "log/1.jsonl", tmp_path / "log/2.jsonl"], tmp_path / "parts")
     assert table_of(read_run(parts, rewards_only=True)).prompt_texts == ("What is a?",)
     size = sum(file.stat().st_size for file in (tmp_path / "log").iterdir())
@@ -167,11 +167,11 @@ def test_samples_logged_twice_within_a_part_were_settled_there(tmp_path: Path) -
     assert read_run(parts, rewards_only=True).source.quarantined.num_rows == 1
 
 
-@pytest.mark.parametrize("again", [1, 2])
-def test_samples_logged_twice_in_two_parts_are_refused(tmp_path: Path, again: int) -> None:
+@pytest.mark.parametrize("repeated", [1, 2])
+def test_samples_logged_twice_in_two_parts_are_refused(tmp_path: Path, repeated: int) -> None:
     """A sample of the first part again, or one of a group of which the first part settled a sample itself."""
-    first = write_lines(tmp_path / "a.jsonl", *[verl_row(1, sample) for sample in (0, 1, *(1,) * (again == 2))])
-    second = write_lines(tmp_path / "b.jsonl", *[verl_row(1, sample) for sample in (again, 3)])
+    first = write_lines(tmp_path / "a.jsonl", *[verl_row(1, sample) for sample in (0, 1, *(1,) * (repeated == 2))])
+    second = write_lines(tmp_path / "b.jsonl", *[verl_row(1, sample) for sample in (repeated, 3)])
     third = write_lines(tmp_path / "c.jsonl", *[verl_row(2, sample) for sample in (0, 1)])
     parts = parts_of([first, second, third], tmp_path / "parts")
     refusal(parts, r"may be logged twice, in the files of \S*a.jsonl\S* and of \S*b.jsonl\S*\.$", rewards_only=True)
@@ -199,7 +199,7 @@ def test_policies_are_numbered_anew(tmp_path: Path) -> None:
 
 
 def test_a_part_is_named_by_its_files_and_never_replaced(tmp_path: Path) -> None:
-    log = write_lines(tmp_path / "my \udcff.jsonl", *[row(1, "a", at, at) for at in (0, 1)])
+    log = write_lines(tmp_path / "my \udcff.jsonl", *[row(1, "a", i, i) for i in (0, 1)])
     run = read_run(log, rewards_only=True)
     part = write_part(run, tmp_path / "parts")
     assert part.name.startswith("my_.jsonl-")
@@ -240,8 +240,8 @@ def test_a_part_with_a_changed_bit_in_its_columns_never_has_other_numbers(tmp_pa
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_file_that_two_parts_hold_is_refused(tmp_path: Path, moved: bool) -> None:
-    first = write_lines(tmp_path / "log/1.jsonl", *[row(1, "a", at, at) for at in (0, 1)])
-    write_lines(tmp_path / "log/2.jsonl", *[row(2, "a", at, at) for at in (0, 1)])
+    first = write_lines(tmp_path / "log/1.jsonl", *[row(1, "a", i, i) for i in (0, 1)])
+    write_lines(tmp_path / "log/2.jsonl", *[row(2, "a", i, i) for i in (0, 1)])
     parts = parts_of([first], tmp_path / "parts")
     if moved:  # the same file, read on another machine
         shutil.copytree(tmp_path / "log", tmp_path / "elsewhere")
@@ -305,14 +305,14 @@ def test_what_parts_are_is_added_up(texts: Sequence[str], expected: str) -> None
 
 
 def test_names_of_groups_that_have_no_step_in_them_stay(tmp_path: Path) -> None:
-    run = read_run(write_lines(tmp_path / "log.jsonl", *[row(1, "a", at, at) for at in (0, 1)]))
+    run = read_run(write_lines(tmp_path / "log.jsonl", *[row(1, "a", i, i) for i in (0, 1)]))
     groups = tuple(replace(group, group_id="all mine") for group in run.groups)
     write_part(replace(run, groups=groups), tmp_path / "parts")
     assert table_of(read_run(tmp_path / "parts", rewards_only=True)).ids() == ("all mine",)
 
 
 def test_half_a_surrogate_pair_survives(tmp_path: Path) -> None:
-    log = write_lines(tmp_path / "log.jsonl", *[row(1, "\ud800", at, at) for at in (0, 1)])
+    log = write_lines(tmp_path / "log.jsonl", *[row(1, "\ud800", i, i) for i in (0, 1)])
     parts = parts_of([log], tmp_path / "parts")
     assert_is_the_log(parts, log)
     assert to_texts(table_of(read_run(parts, rewards_only=True)).names) == ["\ud800"]  # type: ignore[arg-type]

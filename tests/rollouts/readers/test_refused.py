@@ -212,7 +212,7 @@ def test_numbers_of_lists_that_may_be_the_reward_are_named_and_do(tmp_path: Path
 def test_the_lines_of_an_agent_of_openenv_become_a_row_an_episode(tmp_path: Path, name: str) -> None:
     turn = "[STEP] step=1 action=f(x=1) reward=0.57 done=true error=null"
     ends = [("easy", "m/a", "True"), ("easy", "m/b", "false"), ("hard", "m/a", "true")]
-    episodes = [f"[START] task={of} env=e model={m}\n{turn}\n[END] success={end} steps=1" for of, m, end in ends]
+    episodes = [f"[START] task={label} env=e model={m}\n{turn}\n[END] success={end} steps=1" for label, m, end in ends]
     log = tmp_path / name
     log.write_text("\n".join(episodes) + "\n")
     command = refusal(log, "is what an agent in an environment of OpenEnv's printed").removeprefix(

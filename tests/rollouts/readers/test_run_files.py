@@ -294,7 +294,7 @@ def test_a_metric_that_is_not_finite_is_kept_and_said(tmp_path: Path) -> None:
 def experiments(folder: Path, **means: list[float]) -> Path:
     """Two steps of two rollouts, with mean rewards of 0.5 and 1, beside metrics of experiments with these means."""
     for step, rewards in ((1, (1.0, 0.0)), (2, (1.0, 1.0))):
-        rows = [{**ROW, "step": step, "score": one, "uid": f"a_{index}_0"} for index, one in enumerate(rewards)]
+        rows = [{**ROW, "step": step, "score": value, "uid": f"a_{index}_0"} for index, value in enumerate(rewards)]
         write_lines(folder / f"rollouts/{step}.jsonl", *rows)
     for name, values in means.items():
         lines = [{"step": index, "data": {"critic/score/mean": mean}} for index, mean in enumerate(values, start=1)]
@@ -310,16 +310,16 @@ def test_of_two_experiments_the_metrics_are_those_whose_rewards_are_the_rollouts
 
 
 @pytest.mark.parametrize(
-    ("second", "which"),
+    ("second", "reason"),
     [
         *[([0.5, 1.0], "2 of them have"), ([0.5], "none of them have"), ([0.25, 1.0], "none of them have")],
         *[([0.5, math.nan], "none of them have"), ([], "none of")],
     ],
 )
-def test_experiments_that_rewards_mix_up_are_asked_for(tmp_path: Path, second: list[float], which: str) -> None:
-    first = [0.5, 1.0, 1.0] if "2 of" in which else [0.0, 0.0]
+def test_experiments_that_rewards_mix_up_are_asked_for(tmp_path: Path, second: list[float], reason: str) -> None:
+    first = [0.5, 1.0, 1.0] if "2 of" in reason else [0.0, 0.0]
     rollouts = experiments(tmp_path, first=first, second=second or [math.nan, math.nan])
-    refusal(rollouts, rf"metrics of 2 experiments \(.*first.jsonl, .*second.jsonl\), and {which}")
+    refusal(rollouts, rf"metrics of 2 experiments \(.*first.jsonl, .*second.jsonl\), and {reason}")
     assert read_run(rollouts, ReadOptions(metric_run="first")).metrics[1]["reward"] == first[0]
     refusal(rollouts, "and none is called so", ReadOptions(metric_run="third"))
 
@@ -347,14 +347,14 @@ def test_epochs_of_a_script_in_verls_names_use_a_batch_again(
     repeats: dict[int, int],
     tmp_path: Path,
 ) -> None:
-    rows = [{"step": step, "prompt": of, "response": "x", "reward": 1.0} for step in (1, 3) for of in "pq"]
+    rows = [{"step": step, "prompt": name, "response": "x", "reward": 1.0} for step in (1, 3) for name in "pq"]
     log = write_lines(tmp_path / "log.jsonl", *rows)
     write_lines(tmp_path / "metrics.jsonl", *({"step": step, "grad_norm": 0.5} for step in (1, 2, 3, 4)))
     actor = {"ppo_mini_batch_size": mini_batch, "ppo_epochs": epochs}
     data = {"train_batch_size": prompts}
-    within = {"data": data, "actor_rollout_ref": {"actor": actor, "rollout": {"n": 1}}}
-    paths = {"data.train_batch_size": prompts, **{f"actor_rollout_ref.actor.{of}": at for of, at in actor.items()}}
-    named = {"trainer": "verl", "verl_version": "0.9.0", **(within if nested else paths)}
+    inner = {"data": data, "actor_rollout_ref": {"actor": actor, "rollout": {"n": 1}}}
+    paths = {"data.train_batch_size": prompts, **{f"actor_rollout_ref.actor.{name}": i for name, i in actor.items()}}
+    named = {"trainer": "verl", "verl_version": "0.9.0", **(inner if nested else paths)}
     (tmp_path / "args.json").write_text(json.dumps(named))
     run = read_run(log, ReadOptions(trainer_args=tmp_path / "args.json"))
     assert run.repeats == repeats

@@ -19,9 +19,9 @@ SAMPLES = [{"task_id": name, "passed": right} for name in "ab" for right in (Tru
 
 def inspect_log(path: Path, task: str, model: str, status: str = "success") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    about = {"task": task, "model": model, "dataset": {"sample_ids": ["a", "b"]}}
+    info = {"task": task, "model": model, "dataset": {"sample_ids": ["a", "b"]}}
     sample = {"id": "a", "epoch": 1, "scores": {"match": {"value": "C"}, "judge": {"value": 0.3}}}
-    return archive(path, {"samples/a_epoch_1.json": sample, "header.json": {"status": status, "eval": about}})
+    return archive(path, {"samples/a_epoch_1.json": sample, "header.json": {"status": status, "eval": info}})
 
 
 @pytest.fixture
@@ -87,9 +87,9 @@ def test_the_folder_around_a_file_of_math_evaluation_harness_is_its_task(tmp_pat
 
 
 def test_a_file_beside_results_names_their_environment_and_model(tmp_path: Path) -> None:
-    for run, about in (("5f2c", {"env_id": "math", "model": "gpt"}), ("77ab", {"env": "math", "model": "o/q"})):
+    for run, info in (("5f2c", {"env_id": "math", "model": "gpt"}), ("77ab", {"env": "math", "model": "o/q"})):
         write_lines(tmp_path / "math--gpt" / run / "results.jsonl", *SAMPLES)
-        write_lines(tmp_path / "math--gpt" / run / "metadata.json", about)
+        write_lines(tmp_path / "math--gpt" / run / "metadata.json", info)
     write_lines(tmp_path / "broken" / "results.jsonl", *SAMPLES)
     write_lines(tmp_path / "broken" / "metadata.json", "{")
     logs = evaluations_in(tmp_path, ReadOptions())
@@ -115,8 +115,8 @@ def test_samples_that_lm_eval_wrote_before_it_named_filters_are_of_their_task_an
 @pytest.mark.parametrize("key", ["category", "subject", "benchmark"])
 def test_folders_called_as_what_their_logs_name_are_no_models(tmp_path: Path, key: str) -> None:
     """As reasoning-gym writes a file for each of its data sets, in folders of their categories."""
-    for of, task in (("algebra", "sums"), ("algebra", "products"), ("logic", "syllogism")):
-        trial(tmp_path / "claude" / of / f"{task}.json", **{key: of, "results": SAMPLES})
+    for name, task in (("algebra", "sums"), ("algebra", "products"), ("logic", "syllogism")):
+        trial(tmp_path / "claude" / name / f"{task}.json", **{key: name, "results": SAMPLES})
     assert {log.model for log in evaluations_in(tmp_path, ReadOptions())} == {"claude"}
 
 
@@ -184,10 +184,10 @@ def trial(path: Path, **row: Any) -> None:
 
 @pytest.mark.parametrize("named", ["sort.{}-of-2", "task_sort/{}", "sort/sort__{}"])
 def test_trials_in_folders_named_after_their_tasks_are_one_evaluation(tmp_path: Path, named: str) -> None:
-    for model, at, right in product("ab", (1, 2), (True, False)):
+    for model, i, right in product("ab", (1, 2), (True, False)):
         task = "sort" if right else "grep"
-        folder = tmp_path / model / named.replace("sort", task).format(at)
-        trial(folder / "result.json", task_id=task, is_resolved=right and at == 1, trial_name=folder.name)
+        folder = tmp_path / model / named.replace("sort", task).format(i)
+        trial(folder / "result.json", task_id=task, is_resolved=right and i == 1, trial_name=folder.name)
     logs = evaluations_in(tmp_path, ReadOptions())
     assert [(log.task, log.path.parts[len(tmp_path.parts) :][1]) for log in logs] == [("a", "*"), ("b", "*")]
     assert [[group.rewards for group in read_run(log.path).groups] for log in logs] == [[(0, 0), (1, 0)]] * 2
@@ -199,7 +199,7 @@ def test_trials_in_folders_named_after_their_tasks_are_one_evaluation(tmp_path: 
 
 def test_trials_that_the_log_of_their_run_lists_are_part_of_it(tmp_path: Path) -> None:
     verdicts = {"sort.1-of-2": True, "sort.2-of-2": None, "grep.1-of-2": False}
-    rows = [{"trial_name": name, "task_id": name[:4], "is_resolved": of} for name, of in verdicts.items()]
+    rows = [{"trial_name": name, "task_id": name[:4], "is_resolved": verdict} for name, verdict in verdicts.items()]
     for row in rows:
         if row["is_resolved"] is not None:  # without a verdict there is no file
             trial(tmp_path / "run" / row["task_id"] / row["trial_name"] / "results.json", **row)
@@ -214,11 +214,11 @@ def test_trials_that_the_log_of_their_run_lists_are_part_of_it(tmp_path: Path) -
 @pytest.mark.parametrize("has_report", [True, False])
 def test_files_of_a_simulation_each_are_those_of_the_report_above_them(tmp_path: Path, has_report: bool) -> None:
     """As tau2-bench writes them, named by UUIDs."""
-    names = {(task, of): f"3f2ab{task}7e-11{of}a-4bc{task}-8d0f-0123456789{of}b" for task in (1, 2) for of in (0, 1)}
-    for (task, of), name in names.items():
-        row = {"id": name, "task_id": str(task), "trial": of, "reward_info": {"reward": float(of)}, "messages": []}
+    names = {(task, n): f"3f2ab{task}7e-11{n}a-4bc{task}-8d0f-0123456789{n}b" for task in (1, 2) for n in (0, 1)}
+    for (task, n), name in names.items():
+        row = {"id": name, "task_id": str(task), "trial": n, "reward_info": {"reward": float(n)}, "messages": []}
         write_lines(tmp_path / "run" / "simulations" / f"{name}.json", row)
-    index = [{"id": name, "task_id": str(task), "trial": of, "reward": of} for (task, of), name in names.items()]
+    index = [{"id": name, "task_id": str(task), "trial": n, "reward": n} for (task, n), name in names.items()]
     if has_report:
         write_lines(tmp_path / "run" / "results.json", {"tasks": [{"id": "1"}], "simulation_index": index})
     (log,) = evaluations_in(tmp_path, ReadOptions())

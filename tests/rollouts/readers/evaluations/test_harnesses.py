@@ -27,10 +27,10 @@ def test_evalplus_counts_a_sample_only_if_both_suites_pass() -> None:
     assert "base and plus tests both pass" in run.source.inferred[0]
 
 
-@pytest.mark.parametrize("of", [{"plus_status": None, "completion": "c"}, {"solution": "c"}])
-def test_evalplus_without_plus_tests_takes_the_base_verdict(tmp_path: Path, of: dict[str, Any]) -> None:
-    path, key = tmp_path / "eval_results.json", "status" if "solution" in of else "base_status"  # of BigCodeBench
-    samples = [{key: status, **of} for status in ("pass", "fail", None)]
+@pytest.mark.parametrize("name", [{"plus_status": None, "completion": "c"}, {"solution": "c"}])
+def test_evalplus_without_plus_tests_takes_the_base_verdict(tmp_path: Path, name: dict[str, Any]) -> None:
+    path, key = tmp_path / "eval_results.json", "status" if "solution" in name else "base_status"  # of BigCodeBench
+    samples = [{key: status, **name} for status in ("pass", "fail", None)]
     path.write_text(json.dumps({"eval": {"t": samples}}))
     run = read_run(path)
     assert (rewards_of(run), run.groups[0].rollouts[0].completion) == ({"t": (1.0, 0.0, None)}, "c")
@@ -120,10 +120,10 @@ def test_a_share_of_the_responses_counts_as_samples(tmp_path: Path, harness: str
     """As humaneval's of lm-eval with repeats, and aime's of lighteval; 0.4 is no share of four."""
     texts, shares = list("abcd"), (0.75, 0.0, 0.4)
     if harness == "lm-eval":
-        of = {"filter": "none", "resps": [texts], "metrics": [score]}
+        cells = {"filter": "none", "resps": [texts], "metrics": [score]}
         write_lines(
             tmp_path / "samples_a.jsonl",
-            *({"doc_id": f"{index}", "doc": {}, score: of_doc} | of for index, of_doc in enumerate(shares)),
+            *({"doc_id": f"{index}", "doc": {}, score: of_doc} | cells for index, of_doc in enumerate(shares)),
         )
     else:
         rows = [
@@ -139,16 +139,16 @@ def test_a_share_of_the_responses_counts_as_samples(tmp_path: Path, harness: str
     assert_reduced_alike(tmp_path)
 
 
-def review(at: int, value: dict[str, Any], **score: Any) -> dict[str, Any]:
-    messages = [{"role": "user", "content": f"q{at // 2}"}, {"role": "assistant", "content": "a"}]
-    about = {"sample_id": at, "group_id": at // 2, "generation_index": at % 2}
-    return {"index": at, "messages": messages, "sample_score": {"score": {"value": value, **score}, **about}}
+def review(i: int, value: dict[str, Any], **score: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": f"q{i // 2}"}, {"role": "assistant", "content": "a"}]
+    info = {"sample_id": i, "group_id": i // 2, "generation_index": i % 2}
+    return {"index": i, "messages": messages, "sample_score": {"score": {"value": value, **score}, **info}}
 
 
 def test_repeats_of_evalscope_are_the_samples_of_a_prompt(tmp_path: Path) -> None:
     """Also in the order in which they ended; a sample whose judge failed has no score."""
-    scores = [{"f1": 0.5, "acc": float(at != 1)} for at in range(3)]
-    rows = [review(at, value, main_score_name="acc") for at, value in reversed([*enumerate(scores)])]
+    scores = [{"f1": 0.5, "acc": float(i != 1)} for i in range(3)]
+    rows = [review(i, value, main_score_name="acc") for i, value in reversed([*enumerate(scores)])]
     file = write_lines(tmp_path / "reviews/m/gsm8k_main.jsonl", *rows, review(3, {}, status="judge_error"))
     run = read_run(file)
     assert (run.source.format, run.source.missing) == ("evalscope", ())
@@ -275,8 +275,8 @@ def test_nemo_rls_validation_is_grouped_by_what_comes_before_the_answer(tmp_path
         talk = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
         return {"content": [talk], "rewards": [reward], "idx": index}
 
-    asked = [("2+2?", "4", 1.0), ("2+2?", "5", 0.0), ("3+3?", "6", 1.0), ("3+3?", "6", None)]
-    rows = [row(*of, index) for index, of in enumerate(asked)]
+    questions = [("2+2?", "4", 1.0), ("2+2?", "5", 0.0), ("3+3?", "6", 1.0), ("3+3?", "6", None)]
+    rows = [row(*name, index) for index, name in enumerate(questions)]
     path = write_lines(tmp_path / "val_data_step20.jsonl", *rows, {**rows[0], "content": []})
     run = read_run(path)
     assert (run.source.format, run.steps) == ("nemo-rl-val", (0,))
@@ -356,7 +356,7 @@ def test_a_cut_line_is_set_aside_and_a_file_of_none_but_such_is_no_log(tmp_path:
     refusal(path, "has no usable rows")
 
 
-def trial(job: Path, name: str, rewards: Any, model: str = "m", **further: Any) -> None:
+def trial(job: Path, name: str, rewards: Any, model: str = "m", **extra: Any) -> None:
     (job / name).mkdir(parents=True)
     row = {
         "task_name": name.partition("__")[0] or None,
@@ -364,7 +364,7 @@ def trial(job: Path, name: str, rewards: Any, model: str = "m", **further: Any) 
         "agent_info": {"name": "terminus", "model_info": {"name": model}},
         "verifier_result": {"rewards": rewards},
         "exception_info": None,
-        **further,
+        **extra,
     }
     (job / name / "result.json").write_text(json.dumps(row, indent=1))
 
@@ -414,7 +414,7 @@ def test_only_the_score_can_be_named(name: str) -> None:
     refusal(LOGS / name, "whose columns are known", naming(prompt="doc"), error=UsageError)
 
 
-def promptfoo_result(test: str, provider: Any, success: bool | None, **further: Any) -> dict[str, Any]:
+def promptfoo_result(test: str, provider: Any, success: bool | None, **extra: Any) -> dict[str, Any]:
     return {
         "promptIdx": 0,
         "testIdx": 5,  # another in each repeat
@@ -428,7 +428,7 @@ def promptfoo_result(test: str, provider: Any, success: bool | None, **further: 
         "score": 0.5,
         "failureReason": 0 if success else 1,
         "namedScores": {"tone": 0.25},
-        **further,
+        **extra,
     }
 
 
@@ -496,8 +496,8 @@ def test_an_exercise_of_aider_passed_if_its_last_try_did(tmp_path: Path) -> None
         {"m/diff/go/bowling": (1.0,), "m/diff/rust/bowling": (1.0,)},
     )
     assert run.groups[0].rollouts[0].rewards == {"first_try": 0.0}
-    both = read_run(tmp_path / "*" / "*" / "exercises" / "practice" / "*" / ".aider.results.json")
-    assert rewards_of(both)["m/diff/go/bowling"] == (1.0, 0.0)
+    pair = read_run(tmp_path / "*" / "*" / "exercises" / "practice" / "*" / ".aider.results.json")
+    assert rewards_of(pair)["m/diff/go/bowling"] == (1.0, 0.0)
 
 
 def test_a_problem_of_multipl_e_has_a_program_a_sample(tmp_path: Path) -> None:

@@ -49,12 +49,12 @@ def test_members_of_zstd_are_read_frame_by_frame(tmp_path: Path, frame: int) -> 
     assert (rollout.reward, len(rollout.prompt)) == (1.0, 200_000)
 
 
-@pytest.mark.parametrize(("at", "value"), [(24, 1000), (16, 1), (20, 7), (None, 0)])  # size, checksum, offset, data
-def test_members_of_zstd_that_are_damaged_are_an_error(tmp_path: Path, at: int | None, value: int) -> None:
+@pytest.mark.parametrize(("i", "value"), [(24, 1000), (16, 1), (20, 7), (None, 0)])  # size, checksum, offset, data
+def test_members_of_zstd_that_are_damaged_are_an_error(tmp_path: Path, i: int | None, value: int) -> None:
     log = zstd_archive(tmp_path / "a.eval", {"samples/a_epoch_1.json": SAMPLE}, frame=1 << 20)
     raw = bytearray(log.read_bytes())
-    at = 60 if at is None else raw.rindex(b"PK\x01\x02") + at
-    raw[at : at + 4] = value.to_bytes(4, "little")
+    i = 60 if i is None else raw.rindex(b"PK\x01\x02") + i
+    raw[i : i + 4] = value.to_bytes(4, "little")
     log.write_bytes(raw)
     refusal(log, r"a\.eval cannot be read")
 
@@ -104,10 +104,10 @@ def test_inspect_epochs_are_the_samples_of_a_prompt(name: str) -> None:
 def test_inspect_logs_that_lack_the_scorer_are_refused(tmp_path: Path) -> None:
     refusal(LOGS / "inspect_ai", "has no scorer 'other'", naming(reward="other"))
     members = {"samples/a_epoch_1.json": {"id": "a"}, "samples/b_epoch_1.json": 3}
-    ended = {"header.json": {"status": "cancelled", "eval": ABOUT}}
-    for more, sentence in (({}, r"samples\."), (ended, r"samples: the evaluation was cancelled: 1 of 12 samples\.")):
+    ended = {"header.json": {"status": "cancelled", "eval": HEADER}}
+    for extra, sentence in (({}, r"samples\."), (ended, r"samples: the evaluation was cancelled: 1 of 12 samples\.")):
         assert (
-            refusal(archive(tmp_path / "a.eval", {**members, **more}), f"has no scored {sentence}")
+            refusal(archive(tmp_path / "a.eval", {**members, **extra}), f"has no scored {sentence}")
             == "Give a log with a scorer for each sample."
         )
 
@@ -126,8 +126,8 @@ def test_each_entry_of_a_score_that_is_an_object_is_a_scorer(tmp_path: Path) -> 
 @pytest.mark.parametrize("words", [("C", "I"), ("yes", "No"), ("True", "false"), ("1", "0.0")])
 def test_ids_may_have_slashes_and_values_be_words(tmp_path: Path, words: tuple[str, str]) -> None:
     """As HumanEval's ids, which are part of the names of members; such words count in inspect_ai's own accuracy."""
-    samples = [members("HumanEval/0", of, epoch=epoch) for epoch, of in enumerate(words, 1)]
-    log = archive(tmp_path / "a.eval", {k: v for of in samples for k, v in of.items()} | members("b", words[0]))
+    samples = [members("HumanEval/0", name, epoch=epoch) for epoch, name in enumerate(words, 1)]
+    log = archive(tmp_path / "a.eval", {k: v for name in samples for k, v in name.items()} | members("b", words[0]))
     assert rewards_of(read_run(log)) == {"HumanEval/0": (1.0, 0.0), "b": (1.0,)}
 
 
@@ -201,9 +201,9 @@ def test_a_sample_in_two_shards_is_settled(tmp_path: Path) -> None:
     zstd_archive(tmp_path / "one.shards/0/x.eval", members("a", 1))
     zstd_archive(tmp_path / "one.shards/1/x.eval", members("a", 0))
     zstd_archive(tmp_path / "one.shards/2/x.eval", members("a", 1, epoch=2))
-    for at, text in ((3, "cut off"), (4, "version https://git-lfs.github.com/spec/v1\n")):
-        (tmp_path / f"one.shards/{at}").mkdir()
-        (tmp_path / f"one.shards/{at}/x.eval").write_text(text)
+    for i, text in ((3, "cut off"), (4, "version https://git-lfs.github.com/spec/v1\n")):
+        (tmp_path / f"one.shards/{i}").mkdir()
+        (tmp_path / f"one.shards/{i}/x.eval").write_text(text)
     run = read_run(tmp_path)
     assert rewards_of(run) == {"a": (None, 1.0)}
     assert set_aside(run) == {
@@ -213,16 +213,16 @@ def test_a_sample_in_two_shards_is_settled(tmp_path: Path) -> None:
     assert "is a pointer of Git LFS" in run.source.quarantined.lost[0]
 
 
-ABOUT = {"task": "gsm8k", "model": "m", "dataset": {"sample_ids": ["a", "b", "c"]}, "config": {"epochs": 4}}
+HEADER = {"task": "gsm8k", "model": "m", "dataset": {"sample_ids": ["a", "b", "c"]}, "config": {"epochs": 4}}
 
 
 @pytest.mark.parametrize(
     ("members_about", "sentence"),
     [
-        ({"header.json": {"status": "success", "eval": ABOUT}}, None),
-        ({"header.json": {"status": "cancelled", "eval": ABOUT}}, "was cancelled: 2 of 12 samples"),
-        ({"header.json": {"status": "error", "eval": ABOUT}}, "ended with an error: 2 of 12 samples"),
-        ({"_journal/start.json": {"eval": ABOUT}}, "has not ended: 2 of 12 samples"),
+        ({"header.json": {"status": "success", "eval": HEADER}}, None),
+        ({"header.json": {"status": "cancelled", "eval": HEADER}}, "was cancelled: 2 of 12 samples"),
+        ({"header.json": {"status": "error", "eval": HEADER}}, "ended with an error: 2 of 12 samples"),
+        ({"_journal/start.json": {"eval": HEADER}}, "has not ended: 2 of 12 samples"),
         ({"header.json": {"status": "cancelled"}}, "was cancelled: 2 samples"),
         ({}, None),
     ],

@@ -52,9 +52,9 @@ def test_lists_keep_every_number_a_sample_and_its_text(tmp_path: Path) -> None:
         },
     ],
 )
-@pytest.mark.parametrize("more", [{}, {"note": "x"}])
-def test_samples_say_how_they_ended(tmp_path: Path, cells: dict[str, Any], more: dict[str, Any]) -> None:
-    rows = [{"task_id": "t"} | cells, {"task_id": "u"} | cells | more]
+@pytest.mark.parametrize("extra", [{}, {"note": "x"}])
+def test_samples_say_how_they_ended(tmp_path: Path, cells: dict[str, Any], extra: dict[str, Any]) -> None:
+    rows = [{"task_id": "t"} | cells, {"task_id": "u"} | cells | extra]
     for rewards_only in (True, False):
         groups = read(tmp_path, *rows, rewards_only=rewards_only).groups
         ends = [[rollout.status for rollout in group.rollouts] for group in groups]
@@ -71,7 +71,7 @@ def test_verdicts_in_a_list_may_be_words_and_numbers_text(tmp_path: Path, verdic
 
 @pytest.mark.parametrize("samples", [[1.0, 0.5], [{"response": "a", "reward": 1.0}, {"response": "b", "reward": 0.5}]])
 def test_prompts_may_lie_below_keys_of_steps(tmp_path: Path, samples: list[Any]) -> None:
-    by_step = {f"step_{step}": {f"What is {at}?": samples for at in (1, 2)} for step in (0, 5)}
+    by_step = {f"step_{step}": {f"What is {i}?": samples for i in (1, 2)} for step in (0, 5)}
     run = read_run(write_rows(tmp_path / "a.json", by_step))
     assert [(group.step, group.rewards) for group in run.groups] == [(step, (1.0, 0.5)) for step in (0, 0, 5, 5)]
     assert len({group.prompt_id for group in run.groups}) == 2
@@ -89,7 +89,7 @@ def test_lines_of_numbered_files_are_other_groups_where_each_is_a_whole_one(tmp_
 
 def test_lists_of_samples_have_the_steps_of_their_files(tmp_path: Path) -> None:
     for step in (1, 2):
-        rows = [{"prompt": f"q{at}", "completions": ["a", "b"], "rewards": [step, at]} for at in (0, 1)]
+        rows = [{"prompt": f"q{i}", "completions": ["a", "b"], "rewards": [step, i]} for i in (0, 1)]
         write_lines(tmp_path / f"step_{step}" / "rollouts.jsonl", *rows)
     hint = refusal(tmp_path, "holds 2 evaluations")
     (named,) = shlex.split(hint.partition("the steps of one training are named so: ")[2])
@@ -114,13 +114,13 @@ def test_a_status_of_something_else_says_nothing_of_how_samples_ended(tmp_path: 
         ({"completion": "a", "reward": 1.0}, 1),
     ],
 )
-@pytest.mark.parametrize("within", [True, False])
+@pytest.mark.parametrize("nested", [True, False])
 def test_the_keys_of_a_document_may_be_the_texts_of_prompts(
-    tmp_path: Path, cell: Any, num_samples: int, within: bool
+    tmp_path: Path, cell: Any, num_samples: int, nested: bool
 ) -> None:
     prompts = ["What is 2 + 2?", "Name a prime number above ten.", "Solve x^2 = 4"]
     document = dict.fromkeys(prompts, cell) | ({"And now?": []} if isinstance(cell, list) else {})
-    run = read_run(write_rows(tmp_path / "samples.json", {"model": "m", "results": document} if within else document))
+    run = read_run(write_rows(tmp_path / "samples.json", {"model": "m", "results": document} if nested else document))
     assert [group.rollouts[0].prompt for group in run.groups] == prompts
     assert {group.rewards for group in run.groups} == {(1.0, 0.0)[:num_samples]}
     assert "Prompts are told apart by the text of prompt." in run.source.inferred
@@ -215,7 +215,7 @@ def test_solutions_that_are_not_the_policys_are_no_samples(tmp_path: Path, name:
 )
 @pytest.mark.parametrize(("entry", "outer"), [("is_correct", "rows"), ("score", "document")])
 def test_what_a_question_comes_with_is_no_sample(tmp_path: Path, name: str, entry: str, outer: str) -> None:
-    offered = [[{"id": of, "text": of, entry: int(i == right)} for i, of in enumerate("ABCD")] for right in range(4)]
+    offered = [[{"id": c, "text": c, entry: int(i == right)} for i, c in enumerate("ABCD")] for right in range(4)]
     rows = [{"task_id": f"p{i}", "question": f"q{i}", name: answers} for i, answers in enumerate(offered)]
     path = write_rows(tmp_path / "a.json", rows if outer == "rows" else {"name": "exam", "questions": rows})
     refusal(path, "is not a log that gradscope knows")
@@ -277,9 +277,9 @@ def test_objects_with_right_answers_of_their_own_are_no_samples_of_one_prompt(tm
 @pytest.mark.parametrize("name", ["items", "details", "per_item"])
 @pytest.mark.parametrize("counts", [("n", "n_correct"), ("total", "correct")])
 def test_items_win_over_totals_beside_them(tmp_path: Path, name: str, counts: tuple[str, str]) -> None:
-    def of_split(at: int) -> dict[str, Any]:
-        listed = [{"idx": of, "correct": of < at, "sha256": f"{at}{of}"} for of in range(3)]
-        return {**dict(zip(counts, (3, at), strict=True)), "relaxed_accuracy": at / 3, name: listed}
+    def of_split(i: int) -> dict[str, Any]:
+        listed = [{"idx": n, "correct": n < i, "sha256": f"{i}{n}"} for n in range(3)]
+        return {**dict(zip(counts, (3, i), strict=True)), "relaxed_accuracy": i / 3, name: listed}
 
     document = {
         "model": "m",
@@ -288,7 +288,7 @@ def test_items_win_over_totals_beside_them(tmp_path: Path, name: str, counts: tu
     }
     run = read_run(write_lines(tmp_path / "a.json", document))
     assert [group.rewards for group in run.groups] == [(1,), (0,), (0,), (1,), (1,), (0,)]
-    of_problems = {f"p{at}": {"n": 3, "c": at, "samples": of_split(at)[name]} for at in (1, 2)}
+    of_problems = {f"p{i}": {"n": 3, "c": i, "samples": of_split(i)[name]} for i in (1, 2)}
     run = read_run(write_lines(tmp_path / "a.json", {"problems": of_problems}))
     assert [group.rewards for group in run.groups] == [(1, 0, 0), (1, 1, 0)]  # numbered samples of as many prompts
     document["overall"] |= {"n": 60}  # of which these are examples
@@ -331,8 +331,8 @@ def test_totals_of_an_evaluation_are_no_counts_of_one_prompt(tmp_path: Path, mon
         {"summary": TOTALS | {"n": 4}},
         {"num_samples": 4, "mean_reward": 0.5},
     ):
-        shown = {"examples": [{"question": of, "response": "?", "correct": True} for of in "abc"]}
-        for document in (totals | shown, {"evals": [{"model": of} | totals | shown for of in "ab"]}):
+        shown = {"examples": [{"question": name, "response": "?", "correct": True} for name in "abc"]}
+        for document in (totals | shown, {"evals": [{"model": name} | totals | shown for name in "ab"]}):
             refusal(write_rows(tmp_path / "a.json", document), r"counts 4 samples and lists 3 of them in 'examples'")
     refusal(
         write_rows(tmp_path / "a.json", {"truncated": True} | shown), "says that it is truncated: the list 'examples'"
@@ -342,10 +342,10 @@ def test_totals_of_an_evaluation_are_no_counts_of_one_prompt(tmp_path: Path, mon
     with pytest.raises(InputError, match="holds 10 pairs of counts and names no prompt"):
         read(tmp_path, {"runs": [dict.fromkeys(("pre_eval", "eval_after"), slices[0])] * 5})
     with pytest.raises(InputError, match="holds 5 pairs of counts and names no prompt"):
-        read(tmp_path, {"by_repository": {of: {"passed": 1, "total": i} for i, of in enumerate("abcde", start=1)}})
+        read(tmp_path, {"by_repository": {name: {"passed": 1, "total": i} for i, name in enumerate("abcde", start=1)}})
     by_type = {"math": {"n": 8, "correct": 3}, "code": {"n": 4, "correct": 1}}
     with pytest.raises(InputError, match="holds 2 pairs of counts and names no prompt"):
-        read(tmp_path, {of: {"n": 12, "correct": 4, "by_type": by_type} for of in ("cot", "zero_shot")})
+        read(tmp_path, {name: {"n": 12, "correct": 4, "by_type": by_type} for name in ("cot", "zero_shot")})
     monkeypatch.undo()
     problems = [{"problem_idx": i, **counts} for i, counts in enumerate(slices)]
     assert read(tmp_path, *problems).source.inferred[0] == "Prompts are told apart by problem_idx."
@@ -385,7 +385,7 @@ PER_QUESTION = [{"question": text, "answer": "4", "correct": text == "a"} for te
             {"a": [1], "b": [0], "c": [0]},
         ),
         (
-            {"model": "m", "cases": [{"id": at, "ok": at == 2} for at in (1, 2)]},
+            {"model": "m", "cases": [{"id": i, "ok": i == 2} for i in (1, 2)]},
             {"columns": ColumnNames(reward="ok", prompt="id")},
             {"1": [0], "2": [1]},
         ),
@@ -408,14 +408,14 @@ def test_the_one_list_of_samples_in_a_document_is_read(
 def test_rollouts_that_were_chosen_by_their_outcome_are_not_taken_for_all(tmp_path: Path, name: str) -> None:
     chosen = [{"question": text, "response": "4", "correct": name[:2] in ("co", "su", "so")} for text in "abc"]
     assert "'results'" in read(tmp_path, {"results": PER_QUESTION, name: chosen}).source.recognized
-    for alone in ({name: chosen}, {name: chosen, "passed": chosen}):
-        refused(f"lists rollouts that were chosen by how they ended, in '{name}'", read, tmp_path, alone)
+    for single in ({name: chosen}, {name: chosen, "passed": chosen}):
+        refused(f"lists rollouts that were chosen by how they ended, in '{name}'", read, tmp_path, single)
     assert len(read(tmp_path, {name: chosen}, columns=ColumnNames(reward="correct")).groups) == 3
     assert len(read(tmp_path, {name: PER_QUESTION}).groups) == 3
 
 
 def test_a_verdict_beside_the_samples_of_a_prompt_is_none_of_one(tmp_path: Path) -> None:
-    prompts = [{"id": at, "correct": True, "num_correct": at, "generations": [{"pred": 4}] * 3} for at in (1, 3)]
+    prompts = [{"id": i, "correct": True, "num_correct": i, "generations": [{"pred": 4}] * 3} for i in (1, 3)]
     assert [group.rewards for group in read(tmp_path, {"results": prompts}).groups] == [(1, 0, 0), (1, 1, 1)]
 
 
@@ -427,9 +427,7 @@ def test_a_verdict_beside_the_samples_of_a_prompt_is_none_of_one(tmp_path: Path)
 def test_the_same_ids_far_below_are_those_of_another_benchmark_policy_or_question(
     samples: dict[str, Any], name: str, question: str, num_prompts: int, policies: set[str | None], tmp_path: Path
 ) -> None:
-    rows = [
-        {"idx": i, name: of, "question": f"{question or of} {i} what?"} | samples for of in "ab" for i in range(300)
-    ]
+    rows = [{"idx": i, name: x, "question": f"{question or x} {i} what?"} | samples for x in "ab" for i in range(300)]
     run = read(tmp_path, *rows)
     assert {tuple(sorted(group.rewards)) for group in run.groups} == {(0.0, 1.0)}
     assert len({group.prompt_id for group in run.groups}) == num_prompts
@@ -462,8 +460,8 @@ def test_documents_with_totals_or_several_lists_are_refused(tmp_path: Path, docu
 
 
 def test_prompts_that_a_document_sorts_again_count_once(tmp_path: Path) -> None:
-    prompts = [{"index": at, "question": f"q{at}", "n": 4, "c": at} for at in range(4)]
-    tenths = [{"decile": at, "questions": prompts[2 * at : 2 * at + 2]} for at in (0, 1)]
+    prompts = [{"index": i, "question": f"q{i}", "n": 4, "c": i} for i in range(4)]
+    tenths = [{"decile": i, "questions": prompts[2 * i : 2 * i + 2]} for i in (0, 1)]
     run = read(tmp_path, {"by_prompt": prompts, "by_decile": tenths})
     assert [group.rewards.count(1.0) for group in run.groups] == [0, 1, 2, 3]
     assert {group.size for group in run.groups} == {4}
@@ -577,12 +575,12 @@ def test_a_report_of_swe_bench_lists_ids_and_one_of_terminal_bench_trials(tmp_pa
     assert [(group.prompt_id, group.rewards) for group in run.groups] == [("b", (1,)), ("c", (0,))]
     assert f"without {1 + len(missing)} that were not run" in run.source.recognized
     verdicts: dict[str, bool | None] = {"t.1-of-2": False, "t.2-of-2": True, "u.1-of-2": None}
-    trials = [{"trial_name": name, "task_id": name[0], "is_resolved": of} for name, of in verdicts.items()]
+    trials = [{"trial_name": name, "task_id": name[0], "is_resolved": ok} for name, ok in verdicts.items()]
     run = read(tmp_path, {"results": trials, "pass_at_k": {}, "n_resolved": 1, "resolved_ids": ["t"], "accuracy": 0.5})
     assert [group.rewards for group in run.groups] == [(0, 1), (0,)]  # one without a verdict failed, as in its accuracy
     assert any("as in Terminal-Bench" in sentence for sentence in run.source.inferred)
     run = read(
-        tmp_path, *({"task_id": name[0], "is_resolved": bool(of)} for name, of in verdicts.items()), {"task_id": 1}
+        tmp_path, *({"task_id": name[0], "is_resolved": bool(ok)} for name, ok in verdicts.items()), {"task_id": 1}
     )
     assert run.source.quarantined.num_rows == 1  # that says nothing of a verdict
     assert not any("as in Terminal-Bench" in sentence for sentence in run.source.inferred)
@@ -632,8 +630,8 @@ def test_samples_may_be_counted_where_only_rewards_are_looked_at(name: str) -> N
 
 
 def test_counted_samples_are_one_object_and_those_that_are_none_are_set_aside(tmp_path: Path) -> None:
-    odd = {"task_id": "t", "passed": [True, False, True, None, "x", "x", {}, [1, 2]], "code": ["a"] * 8}
-    full, bare = read(tmp_path, odd), read(tmp_path, odd, rewards_only=True)
+    strange = {"task_id": "t", "passed": [True, False, True, None, "x", "x", {}, [1, 2]], "code": ["a"] * 8}
+    full, bare = read(tmp_path, strange), read(tmp_path, strange, rewards_only=True)
     assert bare.source.quarantined == full.source.quarantined
     (group,) = read(tmp_path, {"task_id": "t", "n": 300, "c": 100}, rewards_only=True).groups
     assert (group.size, sum(reward or 0.0 for reward in group.rewards)) == (300, 100.0)
@@ -716,18 +714,18 @@ def test_rows_that_name_their_step_are_groups_of_it(tmp_path: Path, nested: bool
     assert [value.reason for value in run.source.quarantined.reasons] == ["the step is not a whole number"]
 
 
-COUNTS = {of: [{"problem_id": at, "n": 4, "c": at + (of == "b")} for at in range(2)] for of in "ab"}
-ASKED = {of: [{"question": f"q{row['problem_id']}"} | row for row in rows] for of, rows in COUNTS.items()}
+COUNTS = {name: [{"problem_id": i, "n": 4, "c": i + (name == "b")} for i in range(2)] for name in "ab"}
+WITH_QUESTIONS = {k: [{"question": f"q{row['problem_id']}"} | row for row in rows] for k, rows in COUNTS.items()}
 
 
 @pytest.mark.parametrize(
     ("document", "num_prompts"),
     [
-        ({"scores": [{"benchmark": of, "problems": rows} for of, rows in COUNTS.items()]}, 4),
-        ([{"dataset": of, "problems": rows} for of, rows in COUNTS.items()], 4),
+        ({"scores": [{"benchmark": name, "problems": rows} for name, rows in COUNTS.items()]}, 4),
+        ([{"dataset": name, "problems": rows} for name, rows in COUNTS.items()], 4),
         ({"results": COUNTS}, 4),
-        ({"models": [{"model": of, "problems": rows} for of, rows in COUNTS.items()]}, 2),
-        ({"results": ASKED}, 2),
+        ({"models": [{"model": name, "problems": rows} for name, rows in COUNTS.items()]}, 2),
+        ({"results": WITH_QUESTIONS}, 2),
         ({"checkpoints": [{"step": index, "problems": rows} for index, rows in enumerate(COUNTS.values())]}, 2),
     ],
 )
@@ -767,7 +765,7 @@ def test_objects_that_are_not_all_samples_of_one_kind_stay_objects(samples_of_ro
 @pytest.mark.parametrize("name", ["dataset", "data_source", "benchmark", "task"])
 @pytest.mark.parametrize("cells", [{"responses": ["a", "b"], "scores": [1, 0]}, {"n": 2, "c": 1}])
 def test_ids_count_within_the_benchmark_that_rows_name(name: str, cells: dict[str, Any], tmp_path: Path) -> None:
-    rows = [{name: of, "problem_id": i} | cells for of in ("aime", "math") for i in range(2 if of == "aime" else 5)]
+    rows = [{name: x, "problem_id": i} | cells for x in ("aime", "math") for i in range(2 if x == "aime" else 5)]
     run = read(tmp_path, *rows)
     assert [group.prompt_id for group in run.groups] == [f"{row[name]}/{row['problem_id']}" for row in rows]
     assert run.source.inferred == (f"Prompts are told apart by {name}, problem_id.",)
@@ -781,19 +779,19 @@ def policies_of(path: Path) -> tuple[tuple[str, ...], int, set[int]]:
     return table.policies, len(table.prompts), set(table.size.tolist())
 
 
-_VERDICTS = {f"t{at}": [1, 0, at % 2, 0] for at in range(10)}
-_BY_NUMBER = {str(at): [1, 0, at % 2, 0] for at in range(10)}
-_OF_PROMPT = [{"id": at, "completions": list("abcd"), "correct": [1, 0, at % 2, 0]} for at in range(10)]
+_VERDICTS = {f"t{i}": [1, 0, i % 2, 0] for i in range(10)}
+_BY_NUMBER = {str(i): [1, 0, i % 2, 0] for i in range(10)}
+_OF_PROMPT = [{"id": i, "completions": list("abcd"), "correct": [1, 0, i % 2, 0]} for i in range(10)]
 
 
 @pytest.mark.parametrize(
     "under",
     [
-        *(lambda names, of=of: dict.fromkeys(names, of) for of in (_VERDICTS, _BY_NUMBER)),
+        *(lambda names, cell=cell: dict.fromkeys(names, cell) for cell in (_VERDICTS, _BY_NUMBER)),
         lambda names: {"k": 4, "results": dict.fromkeys(names, _VERDICTS)},
-        lambda names: {name: {of: {"texts": ["?"] * 4, "correct": c} for of, c in _VERDICTS.items()} for name in names},
-        lambda names: {of: {name: {"n": 4, "c": 2} for name in names} for of in _VERDICTS},
-        lambda names: [{"id": of} | {name: {"n": 4, "c": 2} for name in names} for of in _BY_NUMBER],
+        lambda names: {name: {k: {"texts": ["?"] * 4, "correct": c} for k, c in _VERDICTS.items()} for name in names},
+        lambda names: {key: {name: {"n": 4, "c": 2} for name in names} for key in _VERDICTS},
+        lambda names: [{"id": key} | {name: {"n": 4, "c": 2} for name in names} for key in _BY_NUMBER],
         *(lambda names, key=key: [{key: name, "results": _OF_PROMPT} for name in names] for key in ("model", "name")),
         lambda names: {name: {"per_question_correct": [1, 2] * 5, "n_samples": 4} for name in names},
         lambda names: {name: {"correct_counts": [1, 2] * 5} for name in names} | {"about": {"n_samples": 4}},
@@ -808,14 +806,14 @@ def test_samples_under_the_names_of_policies_are_theirs(under: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "of",
+    "make",
     [
         lambda cell: [{"id": index, "texts": ["?"] * 4, "correct": cell} for index in range(10)],
         lambda cell: {str(index): cell for index in range(10)},
     ],
 )
-def test_benchmarks_of_the_same_numbers_are_kept_apart(of: Callable[[Any], Any], tmp_path: Path) -> None:
-    document = {"aime": of([0, 1, 0, 0]), "math": of([1, 1, 0, 1])}
+def test_benchmarks_of_the_same_numbers_are_kept_apart(make: Callable[[Any], Any], tmp_path: Path) -> None:
+    document = {"aime": make([0, 1, 0, 0]), "math": make([1, 1, 0, 1])}
     assert policies_of(write_rows(tmp_path / "a.json", document)) == ((), 20, {4})
     rows = [{"benchmark": name, "results": _OF_PROMPT} for name in ("aime", "math")]
     assert policies_of(write_rows(tmp_path / "b.json", rows)) == ((), 20, {4})
@@ -824,17 +822,17 @@ def test_benchmarks_of_the_same_numbers_are_kept_apart(of: Callable[[Any], Any],
 
 
 @pytest.mark.parametrize(
-    ("of", "name"),
+    ("make", "name"),
     [
-        (lambda at: {"question_id": "7", "content": "f", "test_id": at}, "7/0"),
-        (lambda at: {"question_id": "7", "problem_id": "3", "id": f"sample_{at}", "input": f"f({at})"}, "sample_0"),
+        (lambda i: {"question_id": "7", "content": "f", "test_id": i}, "7/0"),
+        (lambda i: {"question_id": "7", "problem_id": "3", "id": f"sample_{i}", "input": f"f({i})"}, "sample_0"),
     ],
 )
 def test_executions_and_tests_of_a_problem_of_livecodebench_are_apart(
-    tmp_path: Path, of: Callable[[int], dict[str, Any]], name: str
+    tmp_path: Path, make: Callable[[int], dict[str, Any]], name: str
 ) -> None:
     samples = {"output_list": ["x", "y"], "pred_list": ["1", "2"], "graded_list": [True, False]}
-    run = read_run(write_rows(tmp_path / "a.json", [of(at) | samples for at in range(3)]))
+    run = read_run(write_rows(tmp_path / "a.json", [make(i) | samples for i in range(3)]))
     assert (len(run.groups), run.groups[0].prompt_id, run.groups[0].rewards) == (3, name, (1.0, 0.0))
 
 
@@ -844,7 +842,7 @@ def test_a_score_file_of_bfcl_is_refused_with_what_joins_it_with_its_results(tmp
     write_lines(path, header, {"id": "simple_0", "valid": False, "prompt": {}})
     hint = refusal(path, "is a score file of BFCL, which lists the cases that failed")
     results = write_lines(
-        tmp_path / "result/m/BFCL_v4_simple_result.json", *({"id": f"simple_{at}", "result": "f()"} for at in (0, 1))
+        tmp_path / "result/m/BFCL_v4_simple_result.json", *({"id": f"simple_{i}", "result": "f()"} for i in (0, 1))
     )
     assert str(results) in hint
     command = hint.partition(": ")[2].partition(" > ")[0]
@@ -861,8 +859,8 @@ def test_a_document_of_tau2_bench_with_fewer_trials_than_planned_is_unfinished(
     tmp_path: Path, num: int, unfinished: str
 ) -> None:
     trials = [{"task_id": i % 3, "trial": i // 3, "reward_info": {"reward": 1.0}, "messages": []} for i in range(6)]
-    about = {"info": {"num_trials": 2}, "tasks": [{"id": i} for i in range(3)]}
-    run = read_run(write_rows(tmp_path / "a.json", {**about, "simulations": trials[:num]}))
+    info = {"info": {"num_trials": 2}, "tasks": [{"id": i} for i in range(3)]}
+    run = read_run(write_rows(tmp_path / "a.json", {**info, "simulations": trials[:num]}))
     assert (run.source.num_rows, run.source.unfinished) == (num, unfinished)
 
 
@@ -872,10 +870,10 @@ def test_the_number_of_items_is_not_that_of_samples(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "of", [{"m": {"n_correct": [3] * 5, "n": 4}}, [{"n": 4, "c": 3}] * 5, {key: {"n": 4, "c": 3} for key in "01234"}]
+    "rows", [{"m": {"n_correct": [3] * 5, "n": 4}}, [{"n": 4, "c": 3}] * 5, {key: {"n": 4, "c": 3} for key in "01234"}]
 )
 @pytest.mark.parametrize(("files", "num_prompts"), [("a_chunk0 a_chunk1", 10), ("1-of-2 2-of-2", 10), ("rs0 rs1", 5)])
-def test_positions_count_within_a_chunk(of: Any, files: str, num_prompts: int, tmp_path: Path) -> None:
+def test_positions_count_within_a_chunk(rows: Any, files: str, num_prompts: int, tmp_path: Path) -> None:
     for name in files.split():
-        write_rows(tmp_path / f"{name}.json", of)
+        write_rows(tmp_path / f"{name}.json", rows)
     assert policies_of(tmp_path) == ((), num_prompts, {40 // num_prompts})

@@ -21,12 +21,12 @@ from tests.rollouts.readers.lines import write_lines
 REWARDS = frozenset(("reward", "rewards", "lengths", "format", "score"))
 COLUMNS = LogColumns(named=ColumnNames(), step=None, benchmark=None, rewards=REWARDS)
 ROW = {"id": "a", "responses": ["x", "y"], "rewards": [1.0, 0.0]}
-ALIKE = {"prompt": "p", "step": 1, "responses": ["a", "b"], "rewards": [0.0, 1], "solution": "a", "lengths": [3, 4]}
+USUAL = {"prompt": "p", "step": 1, "responses": ["a", "b"], "rewards": [0.0, 1], "solution": "a", "lengths": [3, 4]}
 
 
 @pytest.mark.parametrize("change", [{}, {"task_id": 0}, {"task_id": "t"}, {"prompt": "q", "step": 2.0}])
 def test_rows_that_are_alike_are_read_at_once_as_each_by_itself(change: dict[str, Any]) -> None:
-    rows = [ALIKE | change, ALIKE | change | {"responses": ["c"], "rewards": [True], "lengths": [5]}]
+    rows = [USUAL | change, USUAL | change | {"responses": ["c"], "rewards": [True], "lengths": [5]}]
     columns = LogColumns(named=ColumnNames(), step="step", benchmark="benchmark", rewards=REWARDS)
     by_row = [next(samples._prompts_of(row, index, "", columns)) for index, row in enumerate(rows)]
     listed = [{name: cell for name, cell in row.items() if not isinstance(cell, list)} for row in rows]
@@ -36,9 +36,9 @@ def test_rows_that_are_alike_are_read_at_once_as_each_by_itself(change: dict[str
         of_row["rollouts"] = [dict(zip(keys, of_sample, strict=True)) for of_sample in cells]
     objects = [next(samples._prompts_of(row, index, "", columns)) for index, row in enumerate(listed)]
     for at_once, one_by_one in ((rows, by_row), (listed, objects)):
-        both = uniform_prompts(at_once, columns), one_by_one
+        pair = uniform_prompts(at_once, columns), one_by_one
         assert (
-            len({re.sub(r"[][(),]", "", repr(prompts)) for prompts in both}) == 1
+            len({re.sub(r"[][(),]", "", repr(prompts)) for prompts in pair}) == 1
         )  # whether lists or tuples hold them
 
 
@@ -52,8 +52,8 @@ def test_rows_that_are_alike_are_read_at_once_as_each_by_itself(change: dict[str
 )
 def test_a_row_that_differs_leaves_all_to_be_read_by_themselves(change: dict[str, Any]) -> None:
     columns = LogColumns(named=ColumnNames(), step="step", benchmark=None, rewards=REWARDS)
-    assert uniform_prompts([ALIKE | dict.fromkeys(change), ALIKE | change], columns) == []
-    assert uniform_prompts([ALIKE | change] * 2, columns) == []
+    assert uniform_prompts([USUAL | dict.fromkeys(change), USUAL | change], columns) == []
+    assert uniform_prompts([USUAL | change] * 2, columns) == []
 
 
 def test_counts_alike_are_read_at_once_as_each_by_itself() -> None:
@@ -72,7 +72,7 @@ def test_counts_alike_are_read_at_once_as_each_by_itself() -> None:
 
 
 def test_lists_in_a_parquet_file_are_read_as_those_of_json_lines(tmp_path: Path) -> None:
-    rows = [{**ALIKE, "prompt": f"p{i // 2}", "step": i % 2} for i in range(6)] + [{**ALIKE, "rewards": [0.5, None]}]
+    rows = [{**USUAL, "prompt": f"p{i // 2}", "step": i % 2} for i in range(6)] + [{**USUAL, "rewards": [0.5, None]}]
     write_lines(tmp_path / "log.jsonl", *rows)
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
     runs = [read_run(tmp_path / name, rewards_only=True) for name in ("log.jsonl", "log.parquet")]
@@ -92,7 +92,7 @@ def _rows(**cells: Any) -> list[dict[str, Any]]:
 
 
 def _shown(run: Run) -> object:
-    groups = [(of.step, of.group_id, of.prompt_id, of.rewards, of.rollouts[0].rewards) for of in run.groups]
+    groups = [(name.step, name.group_id, name.prompt_id, name.rewards, name.rollouts[0].rewards) for name in run.groups]
     return groups, run.source.inferred, run.source.num_rows, run.source.quarantined.num_rollouts
 
 
@@ -105,7 +105,7 @@ def _shown(run: Run) -> object:
         ([{**row, "id": 0} for row in _rows(problem="?", messages=[{"role": "user"}])], ("id", "problem", "rewards")),
         ([{"prompt": "?", **row} for row in _rows()], ("id", "prompt", "rewards")),
         ([{"prompt": row["id"], "responses": ["x"], "rewards": [0.5]} for row in _rows()], ("prompt", "rewards")),
-        ([{**row, "benchmark": of} for row in _rows() for of in ("aime", "math")], ("id", "rewards")),
+        ([{**row, "benchmark": name} for row in _rows() for name in ("aime", "math")], ("id", "rewards")),
         ([{**row, "rewards": [i % 2 == 0, False]} for i, row in enumerate(_rows())], ("id", "rewards")),
         (_rows(**{"info.tags": ["x"], "info": {"tags": ["y"]}}), ("id", "rewards")),
     ],

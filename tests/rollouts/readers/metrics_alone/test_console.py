@@ -149,9 +149,9 @@ def test_a_mean_reward_alone_in_a_line_is_of_the_step_after_it_where_it_comes_fi
         "Step 3/9, loss: 3",
     ]
 
-    def rewards(*of: str) -> list[Any]:
+    def rewards(*name: str) -> list[Any]:
         printed = PrintedLines()
-        read = [printed.read(f"x:{index}", line) for index, line in enumerate(of)]
+        read = [printed.read(f"x:{index}", line) for index, line in enumerate(name)]
         return [values.get("average_reward") for values in read if isinstance(values, dict)]
 
     assert rewards(*lines) == [0.5, 0.25, None]

@@ -25,8 +25,8 @@ def rows_in(piece: Piece) -> list[tuple[str, str, dict[str, Any]]]:
     for table in piece.tables:
         rows: list[dict[str, Any]] = [{} for _ in table.rows]
         for key, cells in table.columns.items():
-            at = range(len(rows)) if not isinstance(cells, Numbers) or cells.rows is None else cells.rows.tolist()
-            for index, cell in zip(at, cells.values.tolist() if isinstance(cells, Numbers) else cells, strict=True):
+            i = range(len(rows)) if not isinstance(cells, Numbers) or cells.rows is None else cells.rows.tolist()
+            for index, cell in zip(i, cells.values.tolist() if isinstance(cells, Numbers) else cells, strict=True):
                 rows[index][key] = cell
         located += [(index, table.run, row) for index, row in zip(table.rows.tolist(), rows, strict=True)]
     return [(piece.location(index), run, row) for index, run, row in sorted(located, key=lambda entry: entry[0])]

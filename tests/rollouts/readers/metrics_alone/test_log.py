@@ -112,7 +112,7 @@ def test_a_tokenizer_whose_words_are_columns_is_no_log(tmp_path: Path) -> None:
 
 
 def test_files_of_several_runs_beside_the_one_that_is_read_are_named(tmp_path: Path) -> None:
-    rows = [{"step": 1, "reward": 0.1 * again, "loss": 0.5} for again in range(3)]
+    rows = [{"step": 1, "reward": 0.1 * i, "loss": 0.5} for i in range(3)]
     for name, num_rows in (("run_1.json", 1), ("run_2.json", 2), ("run_3.json", 3)):
         (tmp_path / name).write_text(json.dumps(rows[:num_rows]))
     write_lines(tmp_path / "history.jsonl", *rows)
@@ -184,7 +184,7 @@ def test_a_run_that_was_resumed_counts_as_its_later_rows(tmp_path: Path) -> None
     run = read(path)
     assert run.metrics == {1: {"reward": 0.1}, 2: {"reward": 0.2}, 3: {"reward": 0.9}, 4: {"loss": 1.0}}
     assert f"Resumed at step 3 ({path}:5)" in run.source.inferred[-1]
-    in_turn = [{"step": max(1, 3 + at // 2 - at % 2), "reward": at / 30} for at in (-4, -3, *range(30))]
+    in_turn = [{"step": max(1, 3 + i // 2 - i % 2), "reward": i / 30} for i in (-4, -3, *range(30))]
     (sentence,) = read(series(tmp_path, *in_turn)).source.inferred
     assert sentence.startswith("Resumed 7 times, as where several processes write one log: first at")
 
@@ -201,8 +201,8 @@ def test_an_evaluation_before_the_first_update_hides_no_restart(tmp_path: Path) 
 
 def test_steps_that_begin_again_are_another_run(tmp_path: Path) -> None:
     rows = [{"step": step, "reward": step / 10} for step in (1, 2, 3)]
-    again = [{"step": step, "reward": step / 5} for step in (1, 2)]
-    path = series(tmp_path, *rows, *again)
+    repeated = [{"step": step, "reward": step / 5} for step in (1, 2)]
+    path = series(tmp_path, *rows, *repeated)
     refused(r"holds 2 runs: '1' .*, '2' \(from metrics.jsonl:4\)\.", read, path)
     assert read(path, metric_run="2").metrics == {1: {"reward": 0.2}, 2: {"reward": 0.4}}
     assert read(path, metric_run="1").every_step == (1, 2, 3)
@@ -211,27 +211,27 @@ def test_steps_that_begin_again_are_another_run(tmp_path: Path) -> None:
     refused(r"holds 7 runs: .* '6' \(from metrics.jsonl:11\) and 1 more\.", read, many)
 
 
-@pytest.mark.parametrize(("name", "more"), [("episode", {"loss": 1}), ("seed", {})])
-def test_steps_that_begin_again_are_no_turns_where_something_learns(name: str, more: Any, tmp_path: Path) -> None:
-    rows = ({name: index // 3, "step": index % 3, "reward": index, **more} for index in range(6))
+@pytest.mark.parametrize(("name", "extra"), [("episode", {"loss": 1}), ("seed", {})])
+def test_steps_that_begin_again_are_no_turns_where_something_learns(name: str, extra: Any, tmp_path: Path) -> None:
+    rows = ({name: index // 3, "step": index % 3, "reward": index, **extra} for index in range(6))
     refused("holds 2 runs", read, write_lines(tmp_path / "metrics.jsonl", *rows))
 
 
 def test_of_several_runs_the_only_one_with_a_reward_counts(tmp_path: Path) -> None:
-    tuned = [{"step": at, "loss": 1.0} for at in (1, 2)]
-    trained = [{"step": at, "loss": 0.0, "mean_reward": at / 4} for at in (1, 2)]
+    tuned = [{"step": i, "loss": 1.0} for i in (1, 2)]
+    trained = [{"step": i, "loss": 0.0, "mean_reward": i / 4} for i in (1, 2)]
     run = read(series(tmp_path, *tuned, *trained))
     assert run.metrics[2]["reward"] == 0.5
     assert "Of 2 runs only '2' has a reward; --metric-run takes another." in run.source.inferred
     assert "reward" not in read(tmp_path / "metrics.jsonl", metric_run="1").metrics[2]
-    several = series(tmp_path, *tuned, *tuned, *trained, {"step": 1, "mean_reward": 0.0})
-    assert "--metric-run 2" in refused("holds 3 runs", read, several)
+    multiple = series(tmp_path, *tuned, *tuned, *trained, {"step": 1, "mean_reward": 0.0})
+    assert "--metric-run 2" in refused("holds 3 runs", read, multiple)
     run = read(series(tmp_path, *trained, *({**row, "mean_reward": 0.9, "reward_std": 0.1} for row in trained)))
     assert "Of 2 runs only '2' has a reward and its spread; --metric-run takes another." in run.source.inferred
 
 
 def test_beside_a_log_of_several_runs_the_folders_below_are_those_of_each(tmp_path: Path) -> None:
-    rows = [{"step": at, "reward": at / 4} for at in (1, 2)]
+    rows = [{"step": i, "reward": i / 4} for i in (1, 2)]
     write_lines(tmp_path / "all.jsonl", *rows, *({**row, "reward": 0.1} for row in rows))
     write_lines(tmp_path / "a" / "metrics.jsonl", *rows)
     refused("holds 2 runs", read, tmp_path)
@@ -239,15 +239,15 @@ def test_beside_a_log_of_several_runs_the_folders_below_are_those_of_each(tmp_pa
     hint = refused(r"holds metrics in 3 places: .*all.jsonl, .*a/metrics.jsonl, ", read, tmp_path)
     assert "side by side: gradscope report" in hint
     assert read(tmp_path, metric_run="2").metrics[2]["reward"] == 0.1
-    write_lines(tmp_path / "all.jsonl", *({"step": at, "loss": 1.0} for at in (1, 2)), *rows)
+    write_lines(tmp_path / "all.jsonl", *({"step": i, "loss": 1.0} for i in (1, 2)), *rows)
     assert read(tmp_path).metrics[2]["reward"] == 0.5
 
 
 def test_a_reward_that_is_named_tells_the_run_that_has_it(tmp_path: Path) -> None:
-    tuned = [{"step": at, "loss": 1.0} for at in (1, 2)]
-    own = [{"step": at, "loss": 2.0, "return": at / 4} for at in (1, 2)]
-    usual = [{"step": at, "loss": 3.0, "reward": 0.0} for at in (1, 2)]
-    for rows in (tuned + own, tuned + own + usual):
+    tuned = [{"step": i, "loss": 1.0} for i in (1, 2)]
+    named = [{"step": i, "loss": 2.0, "return": i / 4} for i in (1, 2)]
+    usual = [{"step": i, "loss": 3.0, "reward": 0.0} for i in (1, 2)]
+    for rows in (tuned + named, tuned + named + usual):
         assert read(series(tmp_path, *rows), metric_columns=["reward=return"]).metrics[2]["reward"] == 0.5
 
 
@@ -297,7 +297,7 @@ def test_steps_as_trainers_count_their_progress(tmp_path: Path, column: str, cel
     ],
 )
 def test_epochs_count_as_steps_where_nothing_else_does(tmp_path: Path, row: Any, steps: Any) -> None:
-    rows = [{key: cell + more for key, cell in row.items()} | {"reward": more / 2} for more in (0, 1)]
+    rows = [{key: cell + i for key, cell in row.items()} | {"reward": i / 2} for i in (0, 1)]
     run = read(series(tmp_path, *rows, {**row, "val_acc": 0.5}))
     assert tuple(run.every_step) == steps
     sentence = f"No column is called a step: {next(iter(row))!r} counts as one."
@@ -338,7 +338,7 @@ def test_an_episode_counts_as_a_step_where_something_learns(tmp_path: Path) -> N
     hint = refused("no column that is known to be the step", read, series(tmp_path, *rows))
     assert hint == "Name it: --step-column episode"
     with pytest.raises(InputError, match="no column that is known to be the step") as caught:
-        read(series(tmp_path, *({"seed": at, "train_loss": 0.5} for at in (42, 123, 456))))
+        read(series(tmp_path, *({"seed": i, "train_loss": 0.5} for i in (42, 123, 456))))
     assert "add a column `step`; of rollouts, name what those of a prompt share" in str(caught.value.hint)
     for key in ("policy_loss", "grad_norm", "lr"):
         run = read(series(tmp_path, *({**row, key: 0.5} for row in rows)))
@@ -405,34 +405,34 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
     ("rows", "options", "message", "hint"),
     [
         *(
-            ([{"step": at // num, "reward": at / 9} for at in range(8)], {}, r"several rows .*\(rew", "--group")
+            ([{"step": i // num, "reward": i / 9} for i in range(8)], {}, r"several rows .*\(rew", "--group")
             for num in (2, 4)
         ),
-        ([{"batch": 8, "ep": at, "avg_reward": 0.5} for at in (1, 2)], {}, r"\(reward\) and", "--step-column ep"),
+        ([{"batch": 8, "ep": i, "avg_reward": 0.5} for i in (1, 2)], {}, r"\(reward\) and", "--step-column ep"),
         (
-            [{"episode": at // 2, "step": at % 2, "reward": at} for at in range(6)],
+            [{"episode": i // 2, "step": i % 2, "reward": i} for i in range(6)],
             {},
             "of an episode: 'step' c",
             "Write a",
         ),
-        ([{"epoch": at // 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "add a column"),
-        ([{"epoch": at / 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "add a column"),
+        ([{"epoch": i // 2, "avg_reward": i / 4} for i in (2, 3)], {}, r"\(reward\) and no column", "add a column"),
+        ([{"epoch": i / 2, "avg_reward": i / 4} for i in (2, 3)], {}, r"\(reward\) and no column", "add a column"),
         (
-            [{"at": run, "run_id": "ab"[run], "timestep": 9 * at, "reward": at} for run in (0, 1) for at in (1, 2, 3)],
+            [{"at": run, "run_id": "ab"[run], "timestep": 9 * i, "reward": i} for run in (0, 1) for i in (1, 2, 3)],
             {},
             r"\(reward\) and no column",
             "--step-column timestep",
         ),
-        ([{"n_steps": at, "reward": at} for at in (5, 9, 5, 9, 5)], {}, r"\(reward\) and no column", "add a column"),
-        ([{"lr": 0.1, "loss": at} for at in (0.5, 0.25)], {}, r"\(loss\) and no column", "add a column `step`"),
+        ([{"n_steps": i, "reward": i} for i in (5, 9, 5, 9, 5)], {}, r"\(reward\) and no column", "add a column"),
+        ([{"lr": 0.1, "loss": i} for i in (0.5, 0.25)], {}, r"\(loss\) and no column", "add a column `step`"),
         (
-            [{"correct_samples": at, "truncation_rate": 0.1} for at in (7, 9)],
+            [{"correct_samples": i, "truncation_rate": 0.1} for i in (7, 9)],
             {},
             "and no column",
             "add a column `step`",
         ),
         ([{"r": 0.5}], {"metric_columns": ["reward=r"]}, r"one row of metrics \(r\) and no step", "a row a step"),
-        ([{"lr": 0.1, "seed": at} for at in (1, 2)], {}, "not a log that gradscope knows", "--metric-column"),
+        ([{"lr": 0.1, "seed": i} for i in (1, 2)], {}, "not a log that gradscope knows", "--metric-column"),
     ],
 )
 def test_metrics_without_a_step_or_with_several_rows_of_one_are_refused_with_the_option(
@@ -441,14 +441,14 @@ def test_metrics_without_a_step_or_with_several_rows_of_one_are_refused_with_the
     assert hint in refused(message, read, series(tmp_path, *rows), **options)
 
 
-OWN = [{"step": at, "beta": 0.5, "avg_r_style": at / 9, "avg_r_all": at / 7, "accuracy": at / 5} for at in (0, 1, 2)]
+LOG = [{"step": i, "beta": 0.5, "avg_r_style": i / 9, "avg_r_all": i / 7, "accuracy": i / 5} for i in (0, 1, 2)]
 
 
 @pytest.mark.parametrize(
     ("name", "text", "key"),
     [
-        ("own.json", json.dumps(OWN), "avg_r_style"),
-        ("own.json", json.dumps({f"step_{row['step']}": {"em": row["accuracy"]} for row in OWN}), "em"),
+        ("own.json", json.dumps(LOG), "avg_r_style"),
+        ("own.json", json.dumps({f"step_{row['step']}": {"em": row["accuracy"]} for row in LOG}), "em"),
         ("own.csv", "time,global_step,mean return\n9:30,1,0.5\n9:31,2,1\n", "mean return"),
         ("PPO_1.csv", "Wall time,Step,Value\n1.7e9,2048,640\n1.7e9,4096,599\n", "PPO_1"),
     ],
@@ -539,8 +539,8 @@ def test_samples_of_steps_in_no_order_that_have_an_id_each_are_no_metrics(tmp_pa
 
 
 def test_runs_that_stopped_after_their_first_step_are_not_averaged_into_the_next(tmp_path: Path) -> None:
-    rows = [{"step": 1, "mean_reward": at} for at in (9, 7, 5)]
-    run = read(series(tmp_path, *rows, *({"step": at, "mean_reward": 1} for at in range(1, 5))))
+    rows = [{"step": 1, "mean_reward": i} for i in (9, 7, 5)]
+    run = read(series(tmp_path, *rows, *({"step": i, "mean_reward": 1} for i in range(1, 5))))
     assert {step: row["reward"] for step, row in run.metrics.items()} == dict.fromkeys(range(1, 5), 1)
 
 

@@ -107,7 +107,7 @@ def test_a_share_that_is_none_counts_as_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "most", "lost"),
+    ("counts", "largest", "lost"),
     [
         ({"n_degenerate": (2, 4), "n_groups": (2, 2)}, "2", {DEAD}),
         ({"n_degenerate": (2, 0), "n_groups": (2, 0)}, "", set()),
@@ -118,15 +118,15 @@ def test_a_share_that_is_none_counts_as_nan() -> None:
     ],
 )
 def test_a_share_of_counts_that_is_none_at_any_step_is_no_guess(
-    counts: dict[str, tuple[float, float]], most: str, lost: set[str]
+    counts: dict[str, tuple[float, float]], largest: str, lost: set[str]
 ) -> None:
-    metrics = StepMetrics.from_mapping({step: {key: of[step] for key, of in counts.items()} for step in (0, 1)})
+    metrics = StepMetrics.from_mapping({step: {key: pair[step] for key, pair in counts.items()} for step in (0, 1)})
     guessed = naming_of(counts, {})
     left, sentences = guessed.held_against(metrics)
     assert guessed.parts.keys() - left.parts.keys() == lost
     formulas = [guessed.parts[name].formula for name in sorted(lost)]
     assert list(sentences) == [
-        f"{of} is {most} at a step, as no share of groups is: it is not {DEAD}." for of in formulas
+        f"{formula} is {largest} at a step, as no share of groups is: it is not {DEAD}." for formula in formulas
     ]
 
 

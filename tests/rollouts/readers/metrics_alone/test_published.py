@@ -41,7 +41,7 @@ def shown(page: str | list[str]) -> dict[str, Any]:
 PRINTED = "".join(f"{{'loss': 0.1, 'frac_reward_zero_std': {dead}}}\n" for dead in DEAD)
 
 
-def each(line: str) -> str:
+def fill(line: str) -> str:
     """A line for each step, with its number and its share."""
     return "".join(line.replace("STEP", str(step)).replace("DEAD", str(dead)) for step, dead in STEPS)
 
@@ -51,36 +51,36 @@ FILES: dict[str, tuple[str, str]] = {
     "notebook's table": ("x.ipynb", notebook(shown([PAGE[:100], PAGE[100:]]))),
     "notebook's print": ("x.ipynb", notebook({"output_type": "stream", "text": PRINTED.splitlines(keepends=True)})),
     "page": ("x.html", f"<html><body>{PAGE}<table><tr><th>other</th></tr></table></body></html>"),
-    "card": ("README.md", f"# Card\n\n| Step | {NAME} |\n|:-:|---|\n" + each("| STEP | DEAD |\n") + "\nend"),
-    "saved CSV": (f"run-a-tag-train_{NAME}.csv", "Wall time,Step,Value\n" + each("1.7e9,STEP,DEAD\n")),
+    "card": ("README.md", f"# Card\n\n| Step | {NAME} |\n|:-:|---|\n" + fill("| STEP | DEAD |\n") + "\nend"),
+    "saved CSV": (f"run-a-tag-train_{NAME}.csv", "Wall time,Step,Value\n" + fill("1.7e9,STEP,DEAD\n")),
     "saved JSON": (f"run-a-tag-train_{NAME}.json", json.dumps([[1.7e9, s, d] for s, d in STEPS])),
-    "long table": ("x.csv", "step,metric,value\n" + each(f"STEP,reward,0.5\nSTEP,{NAME},DEAD\n")),
-    "long lines": ("x.jsonl", each(f'{{"step": STEP, "name": "{NAME}", "value": DEAD}}\n')),
-    "step under a name": ("x.jsonl", each(f'{{"system/step": STEP, "{NAME}": DEAD}}\n')),
-    "names and values": ("x.log", each(f"INFO: step=STEP reward=0.5 {NAME}=DEAD\n")),
-    "names and values between bars": ("x.log", each(f"Iter   STEP | reward 0.5 ± 0.30 | {NAME} DEAD (of 8) | 1.5s\n")),
+    "long table": ("x.csv", "step,metric,value\n" + fill(f"STEP,reward,0.5\nSTEP,{NAME},DEAD\n")),
+    "long lines": ("x.jsonl", fill(f'{{"step": STEP, "name": "{NAME}", "value": DEAD}}\n')),
+    "step under a name": ("x.jsonl", fill(f'{{"system/step": STEP, "{NAME}": DEAD}}\n')),
+    "names and values": ("x.log", fill(f"INFO: step=STEP reward=0.5 {NAME}=DEAD\n")),
+    "names and values between bars": ("x.log", fill(f"Iter   STEP | reward 0.5 ± 0.30 | {NAME} DEAD (of 8) | 1.5s\n")),
     "colored boxes": (
         "x.log",
-        each(f"\x1b[3m  Step STEP  \x1b[0m\n│\x1b[1m {NAME} \x1b[0m│\x1b[32m DEAD{' ' * 20}\x1b[0m│\n"),
+        fill(f"\x1b[3m  Step STEP  \x1b[0m\n│\x1b[1m {NAME} \x1b[0m│\x1b[32m DEAD{' ' * 20}\x1b[0m│\n"),
     ),
-    "a step of so many, and bars": ("x.log", each(f"step STEP/3 | loss 0.1 | {NAME} DEAD | lr 1e-6\n")),
-    "a step of so many, and spaces": ("x.log", each(f"[Step STEP/3] reward 0.5 {NAME} DEAD\nloading 3/9 | mb 5\n")),
+    "a step of so many, and bars": ("x.log", fill(f"step STEP/3 | loss 0.1 | {NAME} DEAD | lr 1e-6\n")),
+    "a step of so many, and spaces": ("x.log", fill(f"[Step STEP/3] reward 0.5 {NAME} DEAD\nloading 3/9 | mb 5\n")),
     "a table that pandas printed": (
         "x.log",
-        f"each step counts\n   step  {NAME}    kl\n" + each("0     STEP       DEAD  1e-STEP%\n") + "done\n3 0.5 1\n",
+        f"each step counts\n   step  {NAME}    kl\n" + fill("0     STEP       DEAD  1e-STEP%\n") + "done\n3 0.5 1\n",
     ),
-    "columns": ("x.txt", f"Step   loss  {NAME.title()}\n-----------\n" + each("   STEP  nan  DEAD\n\n")),
-    "a step in passing": ("x.log", each(f"{{'loss': 1, '{NAME}': DEAD}}\nSaved x.json (step 9STEP, rho=1.0)\n")),
-    "prime-rl": ("x.log", each("10:00 Step STEP | Time: 1.00s | Frac Reward Zero Std: DEAD | x\n")),
-    "heading": ("x.log", each(f"== Step STEP/3 ==\nTimes:\n • Took: 3s\n • KL: 1\n • {NAME}: DEAD\n")),
+    "columns": ("x.txt", f"Step   loss  {NAME.title()}\n-----------\n" + fill("   STEP  nan  DEAD\n\n")),
+    "a step in passing": ("x.log", fill(f"{{'loss': 1, '{NAME}': DEAD}}\nSaved x.json (step 9STEP, rho=1.0)\n")),
+    "prime-rl": ("x.log", fill("10:00 Step STEP | Time: 1.00s | Frac Reward Zero Std: DEAD | x\n")),
+    "heading": ("x.log", fill(f"== Step STEP/3 ==\nTimes:\n • Took: 3s\n • KL: 1\n • {NAME}: DEAD\n")),
     "dictionaries with a step": (
         "x.log",
-        each('12:00 INFO saved {\'step\': STEP}\n12:00 metrics={"env/step": STEP, "groups/rate_dropped": DEAD}\n'),
+        fill('12:00 INFO saved {\'step\': STEP}\n12:00 metrics={"env/step": STEP, "groups/rate_dropped": DEAD}\n'),
     ),
-    "an outline below a step": ("x.log", each("Step STEP\ngroups:\n  rate_dropped: DEAD\ntiming_s:\n  step: 1.5\n\n")),
+    "an outline below a step": ("x.log", fill("Step STEP\ngroups:\n  rate_dropped: DEAD\ntiming_s:\n  step: 1.5\n\n")),
     "a dictionary that begins on the line after its step": (
         "x.log",
-        each(
+        fill(
             "(a pid=1) 10:00 | INFO | Step STEP: \n(a pid=1) {'generate/avg_num_tokens': '99.2',\n"
             "(a pid=1)  'groups/rate_dropped': 'DEAD',\n(a pid=1)  'trainer/global_step': STEP}\n"
             "(a pid=1) {'eval/all/avg_score': '0.9'}\n"
@@ -88,7 +88,7 @@ FILES: dict[str, tuple[str, str]] = {
     ),
     "boxes": (
         "x.log",
-        each(
+        fill(
             "Stats INFO: Epoch 1/1 Step STEP/3 Train step STEP/3 done.\n╒═══╤═══╕\n│ groups/rate_dropped │ DEADe+00 │\n"
             "├───┼───┤\n│ update/grad_norm    │ 1.0000e+00 │ update/lr │ 1e-6 │\n╘═══╧═══╛\n"
         ),
@@ -108,13 +108,13 @@ def test_what_people_publish_is_read(tmp_path: Path, name: str, text: str) -> No
 
 @pytest.mark.parametrize("bars", [False, True])
 def test_what_was_printed_after_a_training_ended_is_another_run(tmp_path: Path, bars: bool) -> None:
-    lines = [(f"{at * 5}/15 [00:01\n" if bars else "") + f"{{'loss': {at}.5, 'reward': 0.5}}\n" for at in (1, 2, 3)]
+    lines = [(f"{i * 5}/15 [00:01\n" if bars else "") + f"{{'loss': {i}.5, 'reward': 0.5}}\n" for i in (1, 2, 3)]
     ended = "{'train_runtime': 1.5, 'train_loss': 0.1}\n"
     (tmp_path / "x.log").write_text("".join([*lines, ended, *(line.replace(".5,", ".25,") for line in lines), ended]))
     refused(r"holds 2 runs: '1' \(from x.log:[12]\), '2' ", measure_degeneracy, tmp_path)
     second = measure_degeneracy(tmp_path, read=ReadOptions(metric_run="2")).metrics
     assert {metric.name: dict(zip(metric.steps, metric.values, strict=True)) for metric in second}["loss"] == {
-        at * (5 if bars else 1): at + 0.25 for at in (1, 2, 3)
+        i * (5 if bars else 1): i + 0.25 for i in (1, 2, 3)
     }
 
 

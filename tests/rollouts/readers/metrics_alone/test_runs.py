@@ -51,11 +51,11 @@ def walked(rows: list[dict[str, Any]]) -> tuple[list[tuple[Metrics, int, str, in
         metrics, following = runs[-1][0], rising(rows[number - 1 :])
         late, since = [], defaultdict[int, dict[str, Any]](dict)  # what is logged of each step since they went back
         for later in following:
-            again = since[later["step"]]
-            first = {key: value for key, value in later.items() if key not in again}
-            if contradicts(first, metrics.get(later["step"], {})) and not contradicts(later, again):
+            repeated = since[later["step"]]
+            first = {key: value for key, value in later.items() if key not in repeated}
+            if contradicts(first, metrics.get(later["step"], {})) and not contradicts(later, repeated):
                 late.append(later["step"])
-            again |= later
+            repeated |= later
         if step < last and late and step <= min(metrics):
             runs.append([{}, 0, f"f:{number}", 0])
         elif step < last and late:
@@ -110,8 +110,8 @@ def test_steps_that_begin_again_with_each_epoch_count_on() -> None:
 def test_names_of_runs_and_of_their_parts() -> None:
     rows = RunRows()
     cells = [{"step": step, "run": name, "a": value} for name, step, value in (("x", 1, 1), ("y", 1, 1), ("x", 2, 1))]
-    again = [{"step": 1, "run": "x", "a": 2}, {"step": 1, "a": 3}]
-    rows.add(Piece(source="f", numbers=np.arange(5), tables=as_tables([*cells, *again])), ("step",))
+    repeated = [{"step": 1, "run": "x", "a": 2}, {"step": 1, "a": 3}]
+    rows.add(Piece(source="f", numbers=np.arange(5), tables=as_tables([*cells, *repeated])), ("step",))
     assert [run.name for run in rows.runs()] == ["x/1", "y", "x/2", "1"]
 
 
@@ -138,8 +138,8 @@ def table(*rows: dict[str, Any]) -> MetricTable:
 def numbers(*rows: dict[str, Any]) -> dict[str, dict[int, float]]:
     values_of: dict[str, dict[int, float]] = {}
     for part in as_tables(rows):
-        for key, at, values in numbers_by_key(part.columns, part.rows):
-            values_of.setdefault(key, {}).update(zip(at.tolist(), values.tolist(), strict=True))
+        for key, i, values in numbers_by_key(part.columns, part.rows):
+            values_of.setdefault(key, {}).update(zip(i.tolist(), values.tolist(), strict=True))
     return values_of
 
 

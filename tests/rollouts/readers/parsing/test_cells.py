@@ -138,7 +138,7 @@ def test_a_log_probability_that_is_missing_voids_all_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "mask", "more", "reason"),
+    ("ids", "mask", "extra", "reason"),
     [
         ("12", [1, 1], {}, cells.NOT_IDS),
         ([1, 2.5], [1, 1], {}, cells.NOT_IDS),
@@ -149,9 +149,9 @@ def test_a_log_probability_that_is_missing_voids_all_of_them() -> None:
         ([1, 2], [0, 0], {}, cells.NOTHING_SAMPLED),
     ],
 )
-def test_lists_that_contradict_each_other_say_why(ids: Any, mask: Any, more: dict[str, Any], reason: str) -> None:
+def test_lists_that_contradict_each_other_say_why(ids: Any, mask: Any, extra: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnusableRowError, match=f"^{reason}$"):
-        cells.cut_sequence(ids, mask, **more)
+        cells.cut_sequence(ids, mask, **extra)
 
 
 def test_the_trainers_numbers_keep_their_gaps_where_tokens_were_sampled() -> None:
@@ -166,8 +166,8 @@ def test_trainers_numbers_of_another_length_cost_no_row(cell: Any) -> None:
     assert (tokens.trainer_logprobs, tokens.entropies) == (None, None)
 
 
-def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
-    return {"role": role, "content": content, **more}
+def turn(role: str, content: str, **extra: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **extra}
 
 
 @pytest.mark.parametrize(
@@ -213,18 +213,18 @@ def test_a_message_whose_role_is_null_is_nobodys() -> None:
     assert cells.cut_conversation(messages[:1]).completion == ""
 
 
-ASKED = [{"role": "system", "content": "x"}, {"role": "user", "content": 'say "assistant"'}]
+TALK = [{"role": "system", "content": "x"}, {"role": "user", "content": 'say "assistant"'}]
 ANSWER = {"role": "assistant", "content": "y"}
-WITH_ONE_ANSWER = [[ANSWER], [*ASKED, ANSWER]]
+WITH_ONE_ANSWER = [[ANSWER], [*TALK, ANSWER]]
 
 
 @pytest.mark.parametrize(
     "messages",
     [
         *WITH_ONE_ANSWER,
-        *([*ASKED, ANSWER, ANSWER], [*ASKED, ANSWER, ASKED[1]], ASKED, [], "text", [ANSWER, 3], float("nan")),
-        *([*ASKED, ANSWER | {"content": [ANSWER]}], [*ASKED, {"role": "user", "content": [ANSWER]}]),
-        [*ASKED, {"content": "z", "role": "assistant"}],
+        *([*TALK, ANSWER, ANSWER], [*TALK, ANSWER, TALK[1]], TALK, [], "text", [ANSWER, 3], float("nan")),
+        *([*TALK, ANSWER | {"content": [ANSWER]}], [*TALK, {"role": "user", "content": [ANSWER]}]),
+        [*TALK, {"content": "z", "role": "assistant"}],
     ],
 )
 def test_answers_of_many_are_cut_as_that_of_one(messages: Any) -> None:
@@ -236,9 +236,9 @@ def test_answers_of_many_are_cut_as_that_of_one(messages: Any) -> None:
 
 
 @pytest.mark.parametrize("content", ["2+2?", 'é "\n" \u2028 \x7f \U0001f600', "\ud800", "", None, 3, ["x"], {"a": 1}])
-@pytest.mark.parametrize("further", [{}, {"name": "n"}, {"role": None}])
-def test_a_prompt_as_json_has_the_id_of_what_it_says(content: Any, further: dict[str, Any]) -> None:
-    question = {"role": "user", "content": content, **further}
+@pytest.mark.parametrize("extra", [{}, {"name": "n"}, {"role": None}])
+def test_a_prompt_as_json_has_the_id_of_what_it_says(content: Any, extra: dict[str, Any]) -> None:
+    question = {"role": "user", "content": content, **extra}
     for prompt in ([question], [question, ANSWER], [], question, content):
         assert cells.prompt_json_id(json.dumps(prompt).encode()) == cells.prompt_text_id(prompt)
 

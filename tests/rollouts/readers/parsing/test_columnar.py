@@ -73,8 +73,8 @@ def test_large_texts_are_decoded_a_few_rows_at_a_time(tmp_path: Path, monkeypatc
     monkeypatch.setattr(columnar, "max_unpacked", lambda path: 1 << 40)
     batches = columnar._batches
 
-    def watched(*arguments: Any, **more: Any) -> Iterator[pa.RecordBatch]:
-        for batch in batches(*arguments, **more):
+    def watched(*arguments: Any, **extra: Any) -> Iterator[pa.RecordBatch]:
+        for batch in batches(*arguments, **extra):
             decoded.append(batch.nbytes)
             yield batch
 

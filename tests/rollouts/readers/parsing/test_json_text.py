@@ -40,15 +40,15 @@ def test_ids_are_named_alike_however_they_are_spaced() -> None:
     assert json_text.digests_of_ids([]) == []
 
 
-@pytest.mark.parametrize("odd", [b"null", b"[-1]", b"[[1],[2]]", b"3", b"[1,\n2]"])
-def test_lists_of_many_rows_are_counted_as_each_alone(odd: bytes) -> None:
-    plain, of_ids = [b"[]", b"[ ]", b"[7]", b"[1, 20,3]"], partial(json_text.flat_length, cells=json_text.ID_CELLS)
-    for texts in (plain, [*plain, odd], [odd], []):
+@pytest.mark.parametrize("strange", [b"null", b"[-1]", b"[[1],[2]]", b"3", b"[1,\n2]"])
+def test_lists_of_many_rows_are_counted_as_each_alone(strange: bytes) -> None:
+    simple, of_ids = [b"[]", b"[ ]", b"[7]", b"[1, 20,3]"], partial(json_text.flat_length, cells=json_text.ID_CELLS)
+    for texts in (simple, [*simple, strange], [strange], []):
         rows = list(map(Raw, texts))
         lines = [text.replace(b"\n", b" ") for text in texts]
         lengths, ids = (
-            [json_text.OF_NULL if text == b"null" else of(text) for text in lines]
-            for of in (json_text.flat_length, of_ids)
+            [json_text.OF_NULL if text == b"null" else name(text) for text in lines]
+            for name in (json_text.flat_length, of_ids)
         )
         assert json_text.nums_ids(rows).tolist() == ids
         assert json_text.flat_lengths(rows).tolist() == lengths

@@ -81,9 +81,7 @@ def test_strict_reading_names_the_most_frequent_reason() -> None:
     refuse_quarantined(QuarantineLog().result())
 
 
-ROWS = [
-    {"prompt_id": f"p{at // 4}", "step": 1 + at // 40, "reward": at % 3 // 2, "text": "x" * 100} for at in range(400)
-]
+ROWS = [{"prompt_id": f"p{i // 4}", "step": 1 + i // 40, "reward": i % 3 // 2, "text": "x" * 100} for i in range(400)]
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +115,7 @@ def test_rows_of_every_kind_of_file_tell_how_far_they_are(tmp_path: Path, name: 
     reports = reports_of(path)
     total = path.stat().st_size >> 10
     assert len(reports) > 5
-    assert [of for _, of, _ in reports] == [total] * len(reports)
+    assert [label for _, label, _ in reports] == [total] * len(reports)
     assert [done for done, _, _ in reports] == sorted(done for done, _, _ in reports)
     assert reports[-1][0] >= total - 2
     assert reports[-1][2].removesuffix(" rows") in {f"MB read, {number}" for number in range(380, 402)}

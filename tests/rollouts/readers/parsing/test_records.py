@@ -54,7 +54,7 @@ def test_the_named_scorer_counts_else_the_first() -> None:
 
 
 def test_a_row_that_was_written_twice_counts_once(tmp_path: Path) -> None:
-    rows = [row(sample_idx=at, reward=float(at)) for at in (0, 1, 2)]
+    rows = [row(sample_idx=i, reward=float(i)) for i in (0, 1, 2)]
     run = read(tmp_path, *rows, rows[1], row(sample_idx=1, group_id="b"))
     assert rewards_of(run) == {"1:a": (0.0, 1.0, 2.0), "1:b": (1.0,)}
     assert set_aside(run) == {REPEATS: 1}
@@ -118,11 +118,11 @@ def test_steps_of_any_size_and_samples_with_ids_are_not_logged_twice(tmp_path: P
     [((0.5,), (0.5,), 0.5), ((0.5,), (-0.5,), None), (None, (0.5,), 2.0), ((0.5,), None, 2.0)],
 )
 def test_a_rollout_has_the_advantage_that_all_its_sequences_have(before: Any, last: Any, expected: Any) -> None:
-    first, own = (
+    first, named = (
         Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,), token_advantages=values) for values in (before, last)
     )
     bare = records.Record(step=1, group="a", prompt_id="p", prompt="", completion="", reward=1.0, advantage=2.0)
-    (group,) = records.build_groups([replace(bare, tokens=own, earlier=(first,))], QuarantineLog())
+    (group,) = records.build_groups([replace(bare, tokens=named, earlier=(first,))], QuarantineLog())
     assert (group.rollouts[0].advantage, group.rollouts[0].earlier) == (expected, (first,))
 
 
@@ -165,11 +165,11 @@ def test_rows_without_a_reward_are_of_no_use_where_a_format_has_rewards(tmp_path
         request, request.source("f", ""), groups=(group(rewards=(1.0, None)),), quarantine=quarantine
     )
     assert half.source.num_rows == 1
-    none = (group(rewards=(None, None)),)
+    no_reward = (group(rewards=(None, None)),)
     with pytest.raises(InputError, match=f"^{tmp_path} has no usable rows.$"):
-        records.assemble_groups(request, request.source("f", ""), groups=none, quarantine=quarantine)
+        records.assemble_groups(request, request.source("f", ""), groups=no_reward, quarantine=quarantine)
     run = records.assemble_groups(
-        request, request.source("f", ""), groups=none, quarantine=quarantine, needs_reward=False
+        request, request.source("f", ""), groups=no_reward, quarantine=quarantine, needs_reward=False
     )
     assert run.source.num_rows == 2
 

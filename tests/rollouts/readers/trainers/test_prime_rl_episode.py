@@ -98,7 +98,7 @@ def longer(*parents: Any) -> list[dict[str, Any]]:
 
 OTHER = {"exact": {"score": True, "weight": 2}, "correct": {"score": 0.3}}
 ROWS = [
-    *(row(step, group, trace(score=at / 3)) for step in (1, 2) for group in "gh" for at in range(2)),
+    *(row(step, group, trace(score=i / 3)) for step in (1, 2) for group in "gh" for i in range(2)),
     row(1, "g", trace(rewards=OTHER)),
     row(1, "h", trace(nodes=longer(None, 0, 1, 2))),
 ]
@@ -132,7 +132,7 @@ def test_damaged_traces_have_the_answers_of_the_row_reader(tmp_path: Path, monke
     num_reduced = 0
     for seed in range(20):
         below, rows = tmp_path / str(seed) / "rollouts" / "step_1" / "train", ROWS if seed % 2 else [*ROWS, *UNLIKE]
-        lines = [json.dumps(row()), *mutated(rows, seed, within=KEYS)]
+        lines = [json.dumps(row()), *mutated(rows, seed, nested=KEYS)]
         write_lines(below / "all" / "traces.jsonl", *lines, ended=seed % 3 == 0)
         if seed % 3:
             write_lines(below / "effective" / "traces.jsonl", *[row()][: seed % 3 - 1])

@@ -116,7 +116,7 @@ def test_damaged_annotations_give_the_same_steps_whether_or_not_all_are_stored(t
     restarted = {"ship": {"step": 3}, "dispatch": {"step": 1}}
     rows += [ship("a", 3, info=restarted), ship("b", None, info={"advantage": 1.0})]
     for seed in range(20):
-        lines = [mutated(rows, 2 * seed + index, within=("info", "ship")) for index in range(1 + seed % 2)]
+        lines = [mutated(rows, 2 * seed + index, nested=("info", "ship")) for index in range(1 + seed % 2)]
         files = [write_lines(tmp_path / f"{seed}-{index}.jsonl", *damaged) for index, damaged in enumerate(lines)]
         asides = QuarantineLog(), QuarantineLog()
         full, steps = (read_annotations(files, aside, is_whole=not index) for index, aside in enumerate(asides))
@@ -139,14 +139,14 @@ def test_a_trace_with_any_name_has_its_step(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "again"), [((1, 1, 2), set()), ((1, 2, 1), {1}), ((1, 2, 2, 1, 2), {1, 2}), ((0, 3, 0), {0}), ((), set())]
+    ("steps", "twice"), [((1, 1, 2), set()), ((1, 2, 1), {1}), ((1, 2, 2, 1, 2), {1, 2}), ((0, 3, 0), {0}), ((), set())]
 )
 @pytest.mark.parametrize("names", ["abcde", "aaaaa"])
 def test_steps_repeat_where_another_was_between(
-    tmp_path: Path, names: str, steps: Sequence[int], again: set[int]
+    tmp_path: Path, names: str, steps: Sequence[int], twice: set[int]
 ) -> None:
     annotations, _ = read(tmp_path, *(ship(*row) for row in zip(names, steps, strict=False)))
-    assert annotations.trained_again == again
+    assert annotations.trained_again == twice
 
 
 LOG = LOGS / "prime_rl_stream"
@@ -229,7 +229,7 @@ def test_all_sequences_count_in_what_a_log_says_of_its_policy() -> None:
     last = logged_part(MISMATCH, run, RESAMPLING).by_step[-1]
     assert (last.step, last.num_tokens, last.num_sequences) == (4, 9, 4)
     worst = logged_part(MISMATCH, run, RESAMPLING).worst[:3]
-    assert [(at.step, at.row, at.sequence, at.position) for at in worst] == [(4, 0, 1, 0), (4, 1, 0, 3), (4, 0, 0, 3)]
+    assert [(i.step, i.row, i.sequence, i.position) for i in worst] == [(4, 0, 1, 0), (4, 1, 0, 3), (4, 0, 0, 3)]
     entropy = logged_part(ENTROPY, run, RESAMPLING).by_step[-1].mean.value
     assert entropy == pytest.approx((0.5 + 0.25 + 0.125 + 1.0 + 0.5 + 0.25 + 0.5 + 0.2 + 0.1) / 9)
     assert reward_table(run.groups).sums(reward_table(run.groups).num_tokens)[-1] == 11
@@ -381,7 +381,7 @@ def steps_of_groups(run: Run) -> dict[str, int]:
 
 
 EPISODES = [
-    *(episode(4 * at + 2 * step + index, "gh"[at], sent=step) for at in (0, 1) for step in (1, 2) for index in (0, 1)),
+    *(episode(4 * i + 2 * step + index, "gh"[i], sent=step) for i in (0, 1) for step in (1, 2) for index in (0, 1)),
     episode(0, "g"),
     episode(8, "h", nodes=tokens(-0.1, -0.25)),
     episode(9, "h", nodes=longer(None, 0, 1, 2)),
@@ -397,7 +397,7 @@ ANNOTATIONS = [
     ship(5, 4, info={"dispatch": {"step": 7}, "ship": None}),
     ship(0, 3),
 ]
-WITHIN = (*KEYS, "info", "ship", "dispatch")
+NESTED = (*KEYS, "info", "ship", "dispatch")
 
 
 @pytest.mark.slow
@@ -408,8 +408,8 @@ def test_damaged_streams_have_the_answers_of_the_row_reader(tmp_path: Path, agen
     for seed in range(8):
         folder, chance = tmp_path / str(seed), random.Random(seed)
         for chunk in ("00000", "00001")[: 1 + seed % 2]:
-            lines = [json.dumps(episode()), *mutated(rows, chance.randrange(1 << 30), within=WITHIN)]
-            annotations = mutated(ANNOTATIONS, chance.randrange(1 << 30), within=WITHIN) if seed % 5 else []
+            lines = [json.dumps(episode()), *mutated(rows, chance.randrange(1 << 30), nested=NESTED)]
+            annotations = mutated(ANNOTATIONS, chance.randrange(1 << 30), nested=NESTED) if seed % 5 else []
             write(folder, lines, annotations, chunk=chunk)
         run = assert_same(folder, has_texts=False)
         num_reduced += run is not None and holds_rewards_alone(run.groups)
@@ -479,9 +479,9 @@ def test_a_trace_that_branches_is_reported_at_any_position(tmp_path: Path, branc
 
 def test_episodes_of_evaluations_are_left_out(tmp_path: Path) -> None:
     work = {"type": "eval", "step": 1}
-    further = [episode(1) | {"run": {"type": "train", "work": work}}, row(1, "g", trace("t2", info={"kind": "eval"}))]
-    escaped = json.dumps(further[1]).replace('"eval"', '"ev\\u0061l"')
-    run = assert_reduced(write(tmp_path, [episode(0), *further, escaped]))
+    extra = [episode(1) | {"run": {"type": "train", "work": work}}, row(1, "g", trace("t2", info={"kind": "eval"}))]
+    escaped = json.dumps(extra[1]).replace('"eval"', '"ev\\u0061l"')
+    run = assert_reduced(write(tmp_path, [episode(0), *extra, escaped]))
     assert [group.size for group in run.groups] == [1]
 
 
@@ -507,11 +507,11 @@ def test_groups_that_go_on_in_another_chunk_are_one_also_where_it_is_compressed(
     ],
 )
 def test_rounding_is_reported_where_all_values_are_rounded(tmp_path: Path, logprobs: list[Any]) -> None:
-    further = [episode(100 + index) for index in range(25 if len(logprobs) > 1 else 1)]
+    extra = [episode(100 + index) for index in range(25 if len(logprobs) > 1 else 1)]
     rows = [episode(index, nodes=tokens(*values)) for index, values in enumerate(logprobs)]
     deep = [episode(50 + index, nodes=[*tokens(*values), {"parent": 1}]) for index, values in enumerate(logprobs)]
-    assert_reduced(write(tmp_path / "short", [*further, *rows]))
-    assert_reduced(write(tmp_path / "long", [*rows[:1], *further, *deep]))
+    assert_reduced(write(tmp_path / "short", [*extra, *rows]))
+    assert_reduced(write(tmp_path / "long", [*rows[:1], *extra, *deep]))
 
 
 ODD_KEYS = ("work", "step", "type", "id", "info", "kind", "ship", "dispatch", "group", "hash")
@@ -533,9 +533,9 @@ def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str, 
             return {name: value if name == key else other(item) for name, item in cell.items()}
         return [other(item) for item in cell] if isinstance(cell, list) else cell
 
-    odd = json.dumps(other(episode(1) | {"traces": [trace("t1", info={"kind": "train", "ship": {}, "dispatch": {}})]}))
+    row = json.dumps(other(episode(1) | {"traces": [trace("t1", info={"kind": "train", "ship": {}, "dispatch": {}})]}))
     annotations = [ship(0, 2), other(ship(1, 3)), other(ship(2, 3, info={"dispatch": {"step": 5}}))]
-    assert_same(write(tmp_path, [episode(0), odd, episode(2), odd], annotations))
+    assert_same(write(tmp_path, [episode(0), row, episode(2), row], annotations))
 
 
 def test_traces_without_a_name_are_in_no_batch_and_repeat_nothing(tmp_path: Path) -> None:
@@ -545,7 +545,7 @@ def test_traces_without_a_name_are_in_no_batch_and_repeat_nothing(tmp_path: Path
 
 
 def test_a_trace_may_tell_its_batch_itself_unless_an_annotation_does(tmp_path: Path) -> None:
-    rows = [row(1, "gh"[at], trace(f"t{at}", info={"ship": {"step": 6}})) for at in (0, 1)]
+    rows = [row(1, "gh"[i], trace(f"t{i}", info={"ship": {"step": 6}})) for i in (0, 1)]
     run = assert_reduced(write(tmp_path, [*rows, episode(2)], [ship(2, 7), ship(1, None)]))
     assert steps_of_groups(run) == {"6:g": 6, "1:h": 1}
 
@@ -565,8 +565,8 @@ def test_what_is_set_aside_is_first_where_the_row_reader_finds_it_first(tmp_path
     [({"step": 3}, 4, 3), ({"step": True}, 4, 4), ({"step": 1.0}, None, None), ({"step": 10**400}, "1", None)],
 )
 def test_a_dispatch_counts_where_the_work_names_no_step(tmp_path: Path, work: Any, dispatch: Any, step: Any) -> None:
-    odd = row(1, "h", trace("t1"), run={"type": "train", "work": work})
+    strange = row(1, "h", trace("t1"), run={"type": "train", "work": work})
     annotations = [ship(0, 2), ship(1, None, info={"dispatch": {"step": dispatch}})]
-    run = assert_reduced(write(tmp_path, [episode(0), odd], annotations))
+    run = assert_reduced(write(tmp_path, [episode(0), strange], annotations))
     assert [group.step for group in run.groups if group.group_id.endswith("h")] == ([] if step is None else [step])
     assert set_aside(run) == ({"the step is not a whole number": 1} if step is None else {})

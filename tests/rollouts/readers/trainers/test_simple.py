@@ -135,8 +135,8 @@ def test_ragen_rows_without_a_group_are_set_aside(tmp_path: Path) -> None:
 def test_odd_cells_mean_the_same_in_columns_and_row_by_row(tmp_path: Path, name: str, usual: dict[str, Any]) -> None:
     entries = [(key, entry) for key, cell in usual.items() if isinstance(cell, dict) for entry in cell]
     for index, (key, entry) in enumerate([*((key, None) for key in usual), *entries]):
-        odd = [usual | {key: cell if entry is None else usual[key] | {entry: cell}} for cell in STRANGE]
-        rows = [usual, *odd, {}, usual]
+        strange = [usual | {key: cell if entry is None else usual[key] | {entry: cell}} for cell in STRANGE]
+        rows = [usual, *strange, {}, usual]
         assert_reduced_alike(write_lines(tmp_path / str(index) / name, *rows))
 
 
@@ -190,8 +190,8 @@ def test_a_line_is_a_step_of_several_groups() -> None:
 
 
 def of_agent(group: int, reward: Any) -> str:
-    about = {"tag": "swe", "group_id": group, "episode_id": 2, "seed": 7, "env_id": 9}
-    return json.dumps({"env_info": about, "reward_info": {"episode_reward": reward, "step_rewards": [0.0]}})
+    info = {"tag": "swe", "group_id": group, "episode_id": 2, "seed": 7, "env_id": 9}
+    return json.dumps({"env_info": info, "reward_info": {"episode_reward": reward, "step_rewards": [0.0]}})
 
 
 def test_episodes_of_rolls_agents_are_grouped_by_their_environments(tmp_path: Path) -> None:
@@ -252,8 +252,8 @@ def test_a_dump_under_another_name_is_a_batch_and_not_taken_for_samples_of_one_p
 def test_an_odd_element_has_the_answer_of_the_row_reader(tmp_path: Path, key: str) -> None:
     for index, value in enumerate(STRANGE):
         usual = line(domain=["math"] * 4, prompt=["p", "p", "é", "é"])
-        odd = usual | {key: [value, *usual[key][1:]]}
-        for step, rows in enumerate(([usual, odd], [odd])):
+        strange = usual | {key: [value, *usual[key][1:]]}
+        for step, rows in enumerate(([usual, strange], [strange])):
             write_lines(tmp_path / f"{index}/rollout_dump_data.step_{step}.jsonl", *rows, ended=step == 0)
         assert_reduced_alike(tmp_path / str(index))
 
@@ -391,8 +391,8 @@ def test_rllm_groups_by_task_and_leaves_validation_out() -> None:
 
 def test_rllm_trajectories_of_one_name_form_a_group(tmp_path: Path) -> None:
     for name in "ab":
-        both = [{"name": who, "reward": 1.0} for who in ("solver", "judge")]
-        episode(tmp_path, name, trajectories=both, timing={"llm_time": 1.0})
+        pair = [{"name": who, "reward": 1.0} for who in ("solver", "judge")]
+        episode(tmp_path, name, trajectories=pair, timing={"llm_time": 1.0})
     run = read_run(tmp_path)
     assert rewards_of(run) == {"1:t/solver": (1.0, 1.0), "1:t/judge": (1.0, 1.0)}
     assert "several trajectories" in run.source.inferred[1]

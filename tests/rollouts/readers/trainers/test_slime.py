@@ -50,8 +50,8 @@ def test_groups_tokens_and_what_a_filter_hides(path: Path) -> None:
 
 
 def test_of_several_rewards_the_first_or_the_named_one_counts(tmp_path: Path) -> None:
-    both = [sample(index, reward={"accuracy": float(index), "format": 1.0}) for index in range(2)]
-    folder = archive(tmp_path / "rollout_data" / "3.pt", {"rollout_id": 3, "samples": both}).parent.parent
+    pair = [sample(index, reward={"accuracy": float(index), "format": 1.0}) for index in range(2)]
+    folder = archive(tmp_path / "rollout_data" / "3.pt", {"rollout_id": 3, "samples": pair}).parent.parent
     assert rewards_of(read_run(folder)) == {"3:0": (0.0, 1.0)}
     assert rewards_of(read_run(folder, naming(reward="format"))) == {"3:0": (1.0, 1.0)}
     refusal(folder, "has no reward 'length'", naming(reward="length"))
@@ -132,8 +132,8 @@ def test_tokens_that_contradict_themselves_are_of_no_use(cells: dict[str, Any], 
 @pytest.mark.parametrize("key", [("a", 1), None, b"x", 1.5])
 @pytest.mark.parametrize("rewards_only", [True, False])
 def test_keys_that_are_no_texts_cost_nothing(tmp_path: Path, key: Any, rewards_only: bool) -> None:
-    odd = {key: 1, "b": 2}
-    cells = [odd, {"prompt": [odd]}, {"prompt": odd, "response": odd}, {"metadata": {key: odd}}, {"status": odd}]
+    bad = {key: 1, "b": 2}
+    cells = [bad, {"prompt": [bad]}, {"prompt": bad, "response": bad}, {"metadata": {key: bad}}, {"status": bad}]
     samples = [{**sample(index), **cell} for index, cell in enumerate(cells)]
     file = archive(tmp_path / "rollout_data" / "3.pt", {"rollout_id": 3, "samples": samples, key: 0})
     run = read_run(file.parent.parent, rewards_only=rewards_only)
@@ -151,7 +151,7 @@ def test_a_rollout_that_was_cut_into_samples_counts_once(tmp_path: Path) -> None
     run = read_run(path)
     assert (rewards_of(run), set_aside(run)) == ({"3:0": (1.0, 0.0)}, {})
     first, second = run.groups[0].rollouts
-    assert [of.completion_ids for of in first.earlier] + [first.completion_ids] == [(9, 2), (9, 3), (9, 2)]
+    assert [name.completion_ids for name in first.earlier] + [first.completion_ids] == [(9, 2), (9, 3), (9, 2)]
     assert (second.earlier, "several sequences" in run.source.inferred[0]) == ((), True)
     assert_reduced_alike(path)
 
@@ -173,8 +173,8 @@ def test_an_evaluation_is_grouped_by_prompts_and_told_from_training(tmp_path: Pa
     assert run.source.format == "slime-eval"
     assert rewards_of(run) == {"7:0": (1.0, 0.0), "7:1": (0.0, 0.0), "7:2": (1.0, 1.0)}
     archive(tmp_path / "rollout_data/7.pt", {"rollout_id": 7, "samples": [cut(0, 1.0, 5, 9, 2), cut(1, 0.0, 5, 9, 4)]})
-    both = read_run(tmp_path)
-    assert (both.source.format, rewards_of(both)) == ("slime", {"7:0": (1.0, 0.0)})
+    pair = read_run(tmp_path)
+    assert (pair.source.format, rewards_of(pair)) == ("slime", {"7:0": (1.0, 0.0)})
 
 
 LOG = REPOSITORY / "fixtures/logs/relax"

@@ -223,7 +223,7 @@ def test_functions_of_one_name_leave_no_reward_and_a_silent_one_is_one(judge, me
     write_state(tmp_path / "run", entry(1, **mean))
     (tmp_path / "RUN.json").write_text(json.dumps({"reward_weights": [1.0, 0.5]}))
     run = read_run(tmp_path / "run", ReadOptions(trainer_args=tmp_path / "RUN.json"))
-    assert [(of.reason, of.num_rows) for of in run.source.quarantined.reasons] == reasons
+    assert [(name.reason, name.num_rows) for name in run.source.quarantined.reasons] == reasons
     assert reasons or rewards_of(run) == {"1:0": (1.0, 0.0), "1:1": (0.0, 0.0)}
 
 
@@ -310,8 +310,8 @@ def test_given_weights_make_the_reward(tmp_path: Path) -> None:
     [
         ("1.0", r"gives reward_weights \[1\.0\]; the log has 2 reward functions"),
         *(
-            (f"1.0, {one}", r"reward_weights is .\[1\.0, ")
-            for one in ("NaN", "Infinity", "1" + "0" * 400, '"1"', "null")
+            (f"1.0, {value}", r"reward_weights is .\[1\.0, ")
+            for value in ("NaN", "Infinity", "1" + "0" * 400, '"1"', "null")
         ),
     ],
 )
@@ -355,10 +355,10 @@ def test_a_log_without_usable_lines_or_rewards_is_refused(tmp_path: Path) -> Non
 
 
 def test_columns_behind_the_advantages_are_no_rewards_and_tell_no_batch_from_another(tmp_path: Path) -> None:
-    further = {"solution": ["4", None], "num_turns": [1, 2], "entropy": [0.5, 0.25], "images": [[1]], "note": "x"}
-    again = {**further, "entropy": [0.4, 0.2]}
+    extra = {"solution": ["4", None], "num_turns": [1, 2], "entropy": [0.5, 0.25], "images": [[1]], "note": "x"}
+    repeated = {**extra, "entropy": [0.4, 0.2]}
     run = read_run(
-        write_lines(tmp_path / "completions.jsonl", call(**further), call(step=["2", "2"], **again), call(**again))
+        write_lines(tmp_path / "completions.jsonl", call(**extra), call(step=["2", "2"], **repeated), call(**repeated))
     )
     assert rewards_of(run) == {"1:0": (1.0, 0.0)}
     assert run.groups[0].rollouts[0].rewards == {"Right": 1.0}
@@ -366,10 +366,10 @@ def test_columns_behind_the_advantages_are_no_rewards_and_tell_no_batch_from_ano
 
 
 def test_the_log_of_several_steps_in_one_line(tmp_path: Path) -> None:
-    both = {name: [*cells, *cells] for name, cells in call().items()}
-    run = read_run(write_lines(tmp_path / "completions.jsonl", {**both, "step": ["1", "1", "2.0", "2"]}))
+    pair = {name: [*cells, *cells] for name, cells in call().items()}
+    run = read_run(write_lines(tmp_path / "completions.jsonl", {**pair, "step": ["1", "1", "2.0", "2"]}))
     assert run.steps == (1,)
-    other = {**both, "step": ["1", "1", "2", "2"], "completion": ["a", "b", "c", "d"]}
+    other = {**pair, "step": ["1", "1", "2", "2"], "completion": ["a", "b", "c", "d"]}
     assert rewards_of(read_run(write_lines(tmp_path / "completions.jsonl", other))) == {
         "1:0": (1.0, 0.0),
         "2:0": (1.0, 0.0),
@@ -401,32 +401,32 @@ def batch(**cells: Any) -> dict[str, Any]:
     [(key, cell) for index, key in enumerate(KEYS) for number, cell in enumerate(CELLS) if (index + number) % 3 == 0],
 )  # each cell in two or three of the columns
 def test_each_odd_cell_alone_has_the_answer_of_the_row_reader(tmp_path: Path, key: str, cell: Any) -> None:
-    odd = batch(entropy=[0.1] * ROWS)
-    odd[key] = [cell, *odd[key][1:]]
-    assert_reduced_alike(write_lines(tmp_path / "completions.jsonl", batch(), odd, odd))
-    assert_reduced_alike(write_lines(tmp_path / "completions.jsonl", odd))
+    strange = batch(entropy=[0.1] * ROWS)
+    strange[key] = [cell, *strange[key][1:]]
+    assert_reduced_alike(write_lines(tmp_path / "completions.jsonl", batch(), strange, strange))
+    assert_reduced_alike(write_lines(tmp_path / "completions.jsonl", strange))
 
 
 def test_a_line_that_lacks_a_reward_function_has_the_others(tmp_path: Path) -> None:
-    without = batch(step=["2"] * ROWS)
-    del without["Format"]
-    run = assert_reduced_alike(write_lines(tmp_path / "completions.jsonl", batch(), without))
+    lacking = batch(step=["2"] * ROWS)
+    del lacking["Format"]
+    run = assert_reduced_alike(write_lines(tmp_path / "completions.jsonl", batch(), lacking))
     assert isinstance(run, Run)
     assert rewards_of(run)["2:0"] == (1.0, 0.0)
     assert run.groups[2].rollouts[0].rewards == {"Right": 1.0, "Format": None}
 
 
 def test_rows_without_a_finite_reward_are_set_aside_by_reason(tmp_path: Path) -> None:
-    odd = batch(Right=[None, 1e308, 1.0, 1.0], Format=[None, 1e308, 1.0, 1.0])
-    run = assert_reduced_alike(write_lines(tmp_path / "completions.jsonl", odd))
+    strange = batch(Right=[None, 1e308, 1.0, 1.0], Format=[None, 1e308, 1.0, 1.0])
+    run = assert_reduced_alike(write_lines(tmp_path / "completions.jsonl", strange))
     assert isinstance(run, Run)
     assert rewards_of(run)["1:0"] == (None, None)
     assert set_aside(run) == {"the reward is missing": 1, "the reward is not finite": 1}
 
 
 def test_a_step_that_a_restart_logs_again_has_groups_of_its_own(tmp_path: Path) -> None:
-    again = batch(Right=[0.0] * ROWS, prompt=["r", "r", "s", "s"])
-    log = write_lines(tmp_path / "completions.jsonl", batch(), batch(step=["2"] * ROWS, completion=["e"] * ROWS), again)
+    later = batch(Right=[0.0] * ROWS, prompt=["r", "r", "s", "s"])
+    log = write_lines(tmp_path / "completions.jsonl", batch(), batch(step=["2"] * ROWS, completion=["e"] * ROWS), later)
     run = assert_reduced_alike(log)
     assert isinstance(run, Run)
     assert list(rewards_of(run)) == ["1:0", "1:1", "1:2", "1:3", "2:0", "2:1"]

@@ -139,22 +139,22 @@ def test_a_part_of_a_run_leads_to_the_run(tmp_path: Path) -> None:
 
 
 def test_tables_on_wandb_are_read_as_the_files_beside_the_run(tmp_path: Path) -> None:
-    further = {"style": [0.5, 0.5, 1.0, 0.5]}
+    extra = {"style": [0.5, 0.5, 1.0, 0.5]}
     tables = tmp_path / "wandb" / "run-1" / "files" / "media" / "table"
     tables.mkdir(parents=True)
     for step in (1, 2):
-        content = rows(AABB, [1, 0, 0, step - 1], **further)
+        content = rows(AABB, [1, 0, 0, step - 1], **extra)
         write_file(tmp_path / "run", step, content)
         cells = [[str(step), *row.values()] for row in content]  # the rewards that are whole are numbers without a dot
         table = {"columns": ["step", *content[0]], "data": cells, "ncols": 6, "nrows": 4}
         (tables / f"completions_{step}_0ab.table.json").write_text(json.dumps(table))
     logged = [history(_step=9 * step, **{"train/global_step": step, "train/grad_norm": step / 2}) for step in (1, 2)]
     wandb_file(tmp_path / "wandb" / "run-1" / "run-1.wandb", *logged)
-    plain = read_run(tmp_path / "run")
+    simple = read_run(tmp_path / "run")
     for path in (tables.parent.parent.parent, tables):
         saved = read_run(path)
         assert saved.metrics == {1: {"grad_norm": 0.5}, 2: {"grad_norm": 1.0}}
-        assert [group.rollouts for group in saved.groups] == [group.rollouts for group in plain.groups]
+        assert [group.rollouts for group in saved.groups] == [group.rollouts for group in simple.groups]
         assert saved.steps == (1, 2)
     assert read_run(tables / "completions_2_0ab.table.json").steps == (2,)
     assert read_run(tables, ReadOptions(reader="generic", columns=ColumnNames(reward="right"))).steps == (1, 2)
