@@ -266,7 +266,7 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
     windows: Mapping[int, int] = {}
     """Step -> over how many steps its metrics are means, where that is more than one. ``grad_norm`` is the step's own
     all the same."""
-    unread_metrics: str = ""  # why metrics beside the rollouts were not read, in a sentence; empty where they were
+    unread_metrics: str = ""  # why metrics next to the rollouts were not read, in a sentence; empty where they were
     repeats: Mapping[int, int] = {}
     """Step -> the step whose rollouts its update used again, all of them; such a step has no rollouts of its own."""
 
@@ -306,7 +306,7 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
         return replace(self, source=replace(self.source, missing=(*self.source.missing, *sentences)))
 
     def without_metrics(self, why: str) -> Run:
-        """The same, which says why metrics beside the rollouts were not read."""
+        """The same, which says why metrics next to the rollouts were not read."""
         return replace(self.with_missing(why), unread_metrics=why)
 
     @property

@@ -1,6 +1,6 @@
 """Which column of a log with a row a rollout is what, by usual names and by what the first rows hold.
 
-A name that was given always wins. Beside their ids, settings, benchmarks and what was asked tell groups apart.
+A name that was given always wins. Groups are distinguished by ids, settings, benchmarks and questions.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _RESPONSE_OBJECTS = re.compile(
 )
 """Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
 _CALL_COLUMNS = ("status_code", "http_status", "retry_count", "request_id", "call_id", "request_time", "cached")
-"""What stands beside a ``success`` that is a call's, which came back, and not its answer's."""
+"""What stands next to a ``success`` that is a call's, which came back, and not its answer's."""
 _AGGREGATES = re.compile(
     r"reward[_/]|(mean|avg|average|median|max|min|best|peak|top|std|sum|group|batch|baseline|expected|(last|first)_?\d*)_"
 )
@@ -106,7 +106,7 @@ ARMS = (
 BENCHMARKS = (
     *("benchmark", "benchmark_name", "task", "task_name", "dataset_name", "subset", "domain", "subject", "split"),
 )
-"""Names of columns that, beside those of environments, say what a prompt's id counts within."""
+"""Names of columns, as well as those of environments, that say what a prompt's id counts within."""
 _EVALUATION = ("eval", "evaluation", "val", "validation")
 _HELD_OUT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("split", "phase", "stage", "mode"), (*_EVALUATION, "valid", "dev", "test", "held_out", "heldout")),
@@ -114,7 +114,7 @@ _HELD_OUT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("is_eval", "is_val", "is_validation", "is_test"), ("true", "1")),
     **dict.fromkeys(("is_train", "is_training"), ("false", "0")),
 }
-"""Name of a column -> what it says of rows that are of an evaluation beside training."""
+"""Name of a column -> what it says of rows of an evaluation during training."""
 SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
 """Names of columns that may tell the rollouts of a group apart."""
 TRIALS = ("trial", "attempt", "attempt_id", "attempt_idx", *SAMPLE_IDS)
@@ -152,9 +152,9 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
     if (total := f"{guessed['reward'] or 'rewards'}.total") in present:  # of an object with its parts
         guessed["reward"] = total
     if key_of(ColumnNames(**guessed)) is None:
-        ids = () if guessed["step"] else ("id", "idx")  # beside a step they number rows
+        ids = () if guessed["step"] else ("id", "idx")  # next to a step they number rows
         numbers = (name for name in present if PROMPT_NUMBER.fullmatch(name) or name in ids)
-        # Names of a prompt where trials of it are numbered beside a verdict; elsewhere they are those of benchmarks.
+        # Names of a prompt where trials of it are numbered next to a verdict; elsewhere they are those of benchmarks.
         is_verdict = guessed["reward"] in ("passed", "success", "resolved", "solved")
         tasks = ("task", "task_name") if is_verdict and first_present(present, TRIALS[:4]) else ()
         guessed["prompt_id"] = next(numbers, None) or first_present(present, tasks)
@@ -166,7 +166,7 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
 
 
 def is_of_call(name: str, present: Collection[str]) -> bool:
-    """Whether a column says that a call succeeded, as of an API, by what stands beside it."""
+    """Whether a column says that a call succeeded, as of an API, by what stands next to it."""
     parent, dot, entry = name.rpartition(".")
     return entry == "success" and any(f"{parent}{dot}{other}" in present for other in _CALL_COLUMNS)
 
@@ -180,7 +180,7 @@ def with_entries(
     rows: Iterable[Mapping[str, Any]],
     named_by_user: ColumnNames = ColumnNames(),  # noqa: B008 (it is frozen)
 ) -> list[dict[str, Any]]:
-    """Rows with the plain entries of their objects beside them, as ``object.entry``, and deeper ones that are named."""
+    """Rows with the plain entries of their objects as ``object.entry``, too, and deeper ones that are named."""
     deep = [name for name in astuple(named_by_user) if name is not None and name.count(".") > 1]
     return [
         dict(row)
@@ -366,8 +366,8 @@ def columns_of_rows(rows: Sequence[Mapping[str, Any]], named_by_user: ColumnName
 def with_question(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, named_by_user: ColumnNames) -> ColumnNames:
     """The columns with the question as prompt where what is called one is a template, its name or settings.
 
-    Most of these stand beside several questions, of which there are more; a column of another name than question or
-    problem, as what the policy asked a search engine, counts only beside one that is the same throughout.
+    Most of these stand next to several questions, of which there are more; a column of another name than question or
+    problem, as what the policy asked a search engine, counts only next to one that is the same throughout.
     """
     prompt, by_prompt = columns.prompt or "", dict[str, list[str]]()
     candidates = [name for name in columns_in(rows) if name != prompt]
@@ -395,7 +395,7 @@ def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 _BEGINNING = 40  # characters of a question: the answers it offers may be in another order each time
 _TALK_ANSWERS = re.compile(r"answer|info\.(\w+_)?(seed|id|idx|index|answer|target|secret|word)")
-"""What stands beside a conversation as its right answer does."""
+"""What stands next to a conversation as its right answer does."""
 _COUNTS_ROWS = re.compile(r"seed|(^|_)(id|idx|index|number|num|rank|fold|worker|device|gpu|node|batch)$", re.IGNORECASE)
 """Names of columns whose numbers or words tell rows apart, and set nothing."""
 _BY_DESIGN = 10  # prompts that do not by chance have all their samples divided into parts of one size
@@ -568,7 +568,7 @@ def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *,
     Of rows that are only the first of a log, it may have been the same so far.
     """
     key = columns.group or columns.prompt_id
-    # Beside a conversation as completion, as verifiers logs it, what that was about counts like an answer.
+    # Next to a conversation as completion, as verifiers logs it, what that was about counts like an answer.
     is_talk = any(isinstance(row.get(columns.completion or ""), list) for row in rows)
     present = columns_in(rows) if key is None else ()
     answers = (*filter(_TALK_ANSWERS.fullmatch, present if is_talk else ()), *filter(RIGHT_ANSWER.fullmatch, present))

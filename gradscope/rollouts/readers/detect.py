@@ -174,8 +174,8 @@ def read_run(
 
 
 _VALIDATION_FOLDER = re.compile(r"(val|valid|validation|eval)([-_]\w+)?", re.IGNORECASE)
-"""Folders of a run's validation beside its rollouts, as users of verl name them: no run of their own."""
-_MAX_FOLDERS = 50  # in which runs are looked for beside a file that is read: each format looks into every one
+"""Folders of a run's validation, as users of verl name them: no run of their own."""
+_MAX_FOLDERS = 50  # in which runs are looked for next to a file that is read: each format looks into every one
 
 
 def _left_out(reader: Format | RowFormat, request: ReadRequest) -> Iterator[str]:
@@ -280,7 +280,7 @@ def _recognize(request: ReadRequest) -> tuple[Format | RowFormat, ReadRequest]:
     runs = _runs_below(request.path)
     if METRICS.recognizes(request) and not runs:
         return METRICS, request
-    rollouts = generic.file_of_rollouts(request, beside_metrics=True)  # or beside what else a script wrote
+    rollouts = generic.file_of_rollouts(request, beside_metrics=True)  # or next to what else a script wrote
     if isinstance(rollouts, Path):
         return generic.FORMAT, replace(request, path=rollouts)
     if len(runs) == 1:
@@ -293,7 +293,7 @@ def _recognize(request: ReadRequest) -> tuple[Format | RowFormat, ReadRequest]:
 
 
 def _rollouts_of_script(request: ReadRequest, *, beside_metrics: bool) -> Path | str | None:
-    """Those in a folder itself, else beside metrics in the only one below that has such and is no evaluation."""
+    """Those in a folder itself, else next to metrics in the only one below that has such and is no evaluation."""
     rollouts = generic.file_of_rollouts(request, beside_metrics=beside_metrics)
     if rollouts is not None or not beside_metrics:
         return rollouts

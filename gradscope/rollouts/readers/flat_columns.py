@@ -122,7 +122,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         )
 
     def _of_training(self, rows: Cells) -> tuple[Counts | None, tuple[str, ...]]:
-        """Which rows are of training, where others are of an evaluation beside it, and a sentence about these."""
+        """Which rows are of training, where others are of an evaluation, and a sentence about these."""
         held_out = are_held_out({name: texts_in(rows.names(name)) for name in self.held_out})
         if not held_out.any():
             return None, ()

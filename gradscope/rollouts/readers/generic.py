@@ -49,11 +49,11 @@ _NUM_FOLDERS = 3  # around a file, any of which may be that of its step
 
 
 def file_of_rollouts(request: records.ReadRequest, *, beside_metrics: bool) -> Path | str | None:
-    """The rollouts by step beside a script's metrics: one file, or a glob of those whose names differ in numbers.
+    """The rollouts by step next to a script's metrics: one file, or a glob of those whose names differ in numbers.
 
     Returns:
-        A sentence where files of several names have them, beside metrics or, in a folder without, of the same groups or
-        under a name of an evaluation and another; else None where there is no such file or are no metrics.
+        A sentence where files of several names have them: next to metrics, or in a folder without, of the same groups
+        or under a name of an evaluation and another; else None where there is no such file or are no metrics.
     """
     are_named = request.options.metric_columns or request.options.metric_run or request.columns != ColumnNames()
     files = () if are_named or request.path.is_file() else expand(request.path)
@@ -89,7 +89,7 @@ def file_of_rollouts(request: records.ReadRequest, *, beside_metrics: bool) -> P
 
 
 def _files_like(file: Path, only: Collection[Path] = ()) -> Path | None:
-    """A glob of the files beside one whose names differ in numbers alone; None where they are not the ``only`` ones."""
+    """A glob of the files whose names differ from one's in numbers alone; None where they are not the ``only`` ones."""
     siblings = Path(glob.escape(str(file.parent)), re.sub("[0-9]+", "[0-9]*", glob.escape(file.name)))
     return siblings if not only or expand(siblings) == tuple(only) else None
 

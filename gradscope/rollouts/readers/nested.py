@@ -297,7 +297,7 @@ def key_column(cell: Any, *, is_whole: bool = False) -> str | None:
     """What the keys of an object are: steps, policies where they have the same prompts, else benchmarks.
 
     Returns:
-        None unless two keys or more have rows under them, or are one's, or steps; beside other keys only policies
+        None unless two keys or more have rows under them, or are one's, or steps; next to other keys only policies
         count, and of a whole document, which may list one benchmark, benchmarks only where they have the same ids.
     """
     if are_rows_by_key(cell):
@@ -351,7 +351,7 @@ def _holds_rollouts(rows: Sequence[Mapping[str, Any]], layout: Layout, named: Co
         return False  # an episode's, or a row for each update
     groups = Counter((parse.text_of(row.get(columns.step or "")), parse.text_of(row.get(key))) for row in inner)
     if columns.step is not None and sum(size > 1 for size in groups.values()) <= len(groups) / 2:
-        return False  # examples beside the metrics of each step
+        return False  # examples next to the metrics of each step
     of_several = key in level_names and len({parse.text_of(row.get(key)) for row in level.rows(around)}) > 1
     is_answered = bool(level.columns) or not level_names.isdisjoint(_ROLLOUT_KEYS)
     of_several &= named.reward is not None or not are_turns_of_one(level.name or "", level.rows(around))

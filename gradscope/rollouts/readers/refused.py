@@ -269,7 +269,7 @@ def _reward_hint(rows: Sequence[Mapping[str, Any]], candidates: Sequence[str], l
 
 
 def _ungraded(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What to do with responses that nobody graded: predictions beside right answers, or texts without a number."""
+    """What to do with responses that nobody graded: predictions next to right answers, or texts without a number."""
     columns = {name: [row.get(name) for row in rows] for name in column_roles.columns_in(rows)}
     named = [name for name in (("label", "answer") if "answer" in columns else ()) if name in columns]
     gold = next(filter(column_roles.RIGHT_ANSWER.fullmatch, columns), next(iter(named), None))
@@ -446,7 +446,7 @@ _KINDS = (
     _Kind(
         matches=lambda path: _first_like(path, _SUMMARY) is not None,
         description="holds LiveCodeBench's summary, with tests by the position of a problem",
-        hint=lambda path: (  # which LiveCodeBench writes beside its summary
+        hint=lambda path: (  # which LiveCodeBench writes next to its summary
             f"Name the file with the problems: {(_first_like(path, _SUMMARY) or path).with_suffix('')}_all.json"
         ),
     ),

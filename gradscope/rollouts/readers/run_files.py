@@ -390,7 +390,7 @@ def verl_settings(request: ReadRequest, folder: Path, *, by_v1: bool) -> Trainer
 
 
 def verl_weights(request: ReadRequest, folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """:func:`saved_weights` beside or above the rollouts, or where the configuration says that they were saved."""
+    """:func:`saved_weights` next to or above the rollouts, or where the configuration says that they were saved."""
     named = values.get(_SAVED_AT)
     roots = [*_parents(folder), *((Path(named),) if isinstance(named, str) else ())]
     return saved_weights(request, _VERL_LAYOUT, (root for root in roots if root.is_dir()))

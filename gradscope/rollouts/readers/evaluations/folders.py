@@ -192,7 +192,7 @@ def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
     pooled = _pooled([logs[file] for file in parts], trials)
     if pooled is not None or _are_parts(parts):
         logs = {file: log for file, log in logs.items() if file not in parts}
-        is_apart = len(parts) < len(rows) and parts == [*expand(trials)]  # beside a summary, say
+        is_apart = len(parts) < len(rows) and parts == [*expand(trials)]  # next to a summary, say
         logs[trials] = pooled or replace(_described(samples.FORMAT, folder), path=trials if is_apart else folder)
     yield from logs.values()
 
@@ -257,7 +257,7 @@ def _described(format: Format | RowFormat, file: Path) -> EvaluationLog:
         task, above = above.name, above.parent.parent if above.parent.name == "math_eval" else above.parent
     if any(row.get(name) == above.name for row in rows for name in ("category", *roles.BENCHMARKS)):
         above = above.parent  # of a folder for each category
-    metadata = _document(location.parent / "metadata.json")  # of verifiers, beside ``results.jsonl``
+    metadata = _document(location.parent / "metadata.json")  # of verifiers, next to ``results.jsonl``
     if "filtered_resps" in roles.columns_in(rows):  # as lm-eval once wrote them, without the name of the filter
         task, _, model = _of_lm_eval(location)
         return log(task=task or stem, model=model, scorers=(None,))
@@ -297,7 +297,7 @@ def _questions_in(path: Path) -> dict[str, str]:
 
 
 def _prompt_of_sample(row: Mapping[str, Any]) -> str:
-    """The prompt that the only row of a log names beside one verdict; empty where it may be that of an evaluation."""
+    """The prompt that the only row of a log names next to one verdict; empty where it may be that of an evaluation."""
     (row,) = roles.with_entries([row])
     columns = roles.columns_of_rows([row], ColumnNames())
     is_verdict = row.get(columns.reward or "", "") in (None, 0, 1)
@@ -316,4 +316,4 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 _INSPECT = inspect_ai.FORMAT.name
 _NEVER_POOLED = {format.name for format in (*_FORMATS, *harnesses.TRIAL_FORMATS) if format is not harnesses.SKYRL}
-"""Formats of which several logs are refused; SkyRL's are those of the steps of one training, a useful course."""
+"""Formats of which several logs are refused; SkyRL's are those of the steps of one training, a useful series."""

@@ -513,7 +513,7 @@ NEMO_RL = RowFormat(
     missing=(TEXT_ONLY,),
 )
 
-_HELM_SCORES = (  # most telling first; beside them are counts of tokens and the like
+_HELM_SCORES = (  # most telling first; next to them are counts of tokens and the like
     *("exact_match", "quasi_exact_match", "prefix_exact_match", "quasi_prefix_exact_match"),
     *("final_number_exact_match", "math_equiv_chain_of_thought", "math_equiv", "test_avg", "strict_acc"),
 )

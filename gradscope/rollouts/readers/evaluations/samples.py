@@ -67,7 +67,7 @@ from gradscope.rollouts.readers.run_files import with_run_files
 from gradscope.rollouts.run import Run
 
 _NAMELESS = frozenset({_BY_KEYS := "their keys", BY_NUMBER})  # how prompts are told apart that have no id of their own
-_ROUNDED = 0.001  # how far a share that is written beside its counts may be from them
+_ROUNDED = 0.001  # how far a share that is written next to its counts may be from them
 _MANY = 20  # counts of so many times more samples than there are counts are totals, with or without a share
 _EVALUATION = re.compile(
     r"(pre|post|before|after|base|baseline|first|initial|last|final|best|held_?out)_?(eval\w*|test|training|rl|sft)"
@@ -258,12 +258,12 @@ def _is_nameless_count(keys: tuple[str, ...], part: Mapping[str, Any], samples: 
 
 def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> None:
     """Refuse counts without a prompt's name that are totals, say one for each checkpoint or benchmark."""
-    # A pair alone, several that mostly have their share beside them and differ in size or each count more samples than
+    # A pair alone, several that mostly have their share next to them and differ in size or each count more samples than
     # there are pairs, several of as many sizes, as by category, several that count many times as many, or one that is
     # the sum of others within it.
     counts = [(part, samples) for _, part, samples in first if isinstance(samples, PromptSamples)]
     sizes = [len(samples) for _, samples in counts]
-    num_shares = 0  # of pairs with a cell beside them that is their share, of 1 or of 100
+    num_shares = 0  # of pairs with a cell next to them that is their share, of 1 or of 100
     for part, samples in counts:
         share = dict(zip(samples.rewards, samples.counts, strict=True)).get(1.0, 0) / len(samples)
         cells = [cell for cell in part.values() if isinstance(cell, float)]
@@ -312,7 +312,7 @@ def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
     if are_items and shapes and all(starmap(_is_nameless_count, shapes)):
         num_rows = sum(1 for row in rows for _ in nested.rows_within(row, layout))
         if num_rows >= max(len(samples) for *_, samples in shapes):
-            return layout  # of which counts beside or around it are the totals
+            return layout  # of which counts next to or around it are the totals
     if _holds_shapes(rows, request.columns) and any(isinstance(samples, PromptSamples) for _, _, samples in shapes):
         # they are read from the parts of rows, whose steps are those of whole rows
         inner_names = roles.columns_in(first_rows_within(rows, layout))
@@ -323,7 +323,7 @@ def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
 
 
 def _refuse_excerpts(path: Path, node: Any) -> int:
-    """The number of rows in the lists of a document; an InputError where totals beside them are of more samples."""
+    """The number of rows in the lists of a document; an InputError where totals next to them are of more samples."""
     if not isinstance(node, dict):
         return sum(max(1, _refuse_excerpts(path, row)) for row in node) if parse.is_list_of_objects(node) else 0
     listed = {name: num for name, cell in node.items() if (num := _refuse_excerpts(path, cell))}
@@ -364,7 +364,7 @@ def _are_samples(samples: Sequence[Mapping[str, Any]], named: ColumnNames) -> bo
     names = roles.columns_in(first)
     are_named = set(names).issuperset(filter(None, astuple(named)))
     columns = roles.resolve_columns(names, named) if are_named else NO_COLUMNS
-    # A verdict beside several responses is one on all of them.
+    # A verdict next to several responses is one on all of them.
     has_lists = isinstance(first[0].get(columns.reward or ""), list) or (
         columns.completion is None
         and isinstance(samples_of(samples[0], named), PromptSamples)

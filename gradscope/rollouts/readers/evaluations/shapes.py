@@ -89,7 +89,7 @@ def samples_of(row: Mapping[str, Any], columns: ColumnNames = NO_COLUMNS) -> Pro
     if columns.num_samples or columns.num_correct:
         return from_counts(row, columns)
     if listed_prompts(row, columns.reward):
-        return None  # counts beside samples of several prompts are the totals of these
+        return None  # counts next to samples of several prompts are the totals of these
     return _from_lists(row, columns.reward) or from_counts(row, columns) or _from_policies(row, columns.reward)
 
 
@@ -448,7 +448,7 @@ _NUMBERED = re.compile(r"([a-z][a-z_]*?)_?\[?([0-9]{1,5})\]?(?:_([a-z_]+))?", re
 _SAMPLE_WORDS = frozenset(
     ("sample", "rollout", "completion", "response", "generation", "run", "trial", "attempt", "try")
 )
-"""Words beside a number that say which sample a column is of: a reward may also be the first of several functions."""
+"""Words next to a number that say which sample a column is of: a reward may also be the first of several functions."""
 _NUMBERS = re.compile(r"[\[(]([-+\w\s.,]*)[\])]")
 _WRAPPED = re.compile(r"(?:np\.\w+|tensor)\(([^()]*)\)")  # as NumPy 2 and PyTorch print the numbers in a list
 _TEXTS = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*(?:,|$)""", re.DOTALL)

@@ -64,7 +64,7 @@ class LogColumns(Struct, frozen=True, kw_only=True):
 
 
 class _Ids(NamedTuple):
-    """What names the prompts of rows alike."""
+    """What names the prompts of uniform rows."""
 
     key: str
     is_text: bool  # whether it is the text of the prompt
@@ -73,7 +73,7 @@ class _Ids(NamedTuple):
 
 
 class _Lists(NamedTuple):
-    """The lists of rows alike."""
+    """The lists of uniform rows."""
 
     reward: str
     rewards: tuple[str, ...]  # the lists of rewards
@@ -113,7 +113,7 @@ def _lists_of(types: Mapping[str, set[type]], elements: Mapping[str, set[type]],
 
 
 def uniform_prompts(rows: Sequence[Mapping[str, Any]], columns: LogColumns) -> list[Prompt]:
-    """The prompts of rows that are alike; none of others."""
+    """The prompts of uniform rows; none of others."""
     rows = objects_as_lists(rows, columns.named.reward)
     keys = tuple(rows[0]) if rows else ()
     if not keys or set(map(tuple, rows)) != {keys}:
@@ -159,7 +159,7 @@ def _uniform_samples(
 
 
 def uniform_table(path: Path, columns: LogColumns) -> TableColumns | None:
-    """How a Parquet file becomes columns whose metadata tells that its rows have lists alike; else None."""
+    """How a Parquet file becomes columns where its metadata shows uniform rows; else None."""
     with open_parquet(path) as file:
         kinds, metadata = {field.name: field.type for field in file.schema_arrow}, file.metadata
     types = {name: _types_of(kind) for name, kind in kinds.items()}

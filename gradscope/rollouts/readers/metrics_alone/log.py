@@ -185,7 +185,7 @@ def _listed_rewards(path: Path) -> Iterator[str]:
 
 
 def _contradicting(path: Path, files: Sequence[Path], options: ReadOptions) -> Iterator[str]:
-    """A sentence on the files beside those read that have several rows a step, as a log of several runs has."""
+    """A sentence on the files next to those read that have several rows a step, as a log of several runs has."""
     folder, endings = files[0].parent, _ENDINGS if path.is_dir() and len(files) == 1 else ()
     for ending in endings:
         siblings = [file for file in sorted(folder.glob(f"*.{ending}")) if file.is_file() and file not in files]
@@ -203,7 +203,7 @@ def _contradicting(path: Path, files: Sequence[Path], options: ReadOptions) -> I
 
 
 def _unread_logs(path: Path, files: Sequence[Path], options: ReadOptions) -> Iterator[str]:
-    """A sentence on logs of a later kind beside the one that was read: one may be of its run, several are not."""
+    """A sentence on logs of a later kind next to the one that was read: one may be of its run, several are not."""
     endings = iter(_ENDINGS if path.is_dir() and len(files) == 1 else ())
     if any(files[0].name.endswith(f".{ending}") for ending in endings):  # which takes all up to this one
         for ending in endings:
@@ -259,7 +259,7 @@ def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]
     if groups and (len(logs) < 2 or is_chosen):
         return
     below = (group for inner in sorted(path.iterdir()) if inner.is_dir() for group in _in_folder(inner, options))
-    logs_below = list(islice(below, 2)) if groups else []  # beside a console of all runs those of each
+    logs_below = list(islice(below, 2)) if groups else []  # next to a console of all runs those of each
     yield from chain(logs_below if len(logs_below) > 1 else (), below)
 
 
@@ -497,7 +497,7 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str 
         raise UsageError(f"{path} has no run {wanted!r}.", hint=f"It has {listed}.")
     if wanted is None and len(names) > 1:
         with_reward = have, _ = _with_reward([run.metrics() for run in runs], reward)
-        # the others are trainings of another kind, as the fine-tuning before it, or lines of the script beside it
+        # the others are trainings of another kind, as the fine-tuning before it, or lines of the script next to it
         for chosen, feature in zip(with_reward, ("a reward", "a reward and its spread"), strict=True):
             if sum(chosen) == 1:
                 only = next(compress(runs, chosen))

@@ -324,7 +324,7 @@ def _by_words(name: str, words: Mapping[str, set[str]]) -> Derived | None:
 
 
 def _group_share(name: str, words: Mapping[str, set[str]]) -> Derived | None:
-    """A share of groups by known words, as in ``degenerate_group_rate``, or a count beside that of all."""
+    """A share of groups by known words, as in ``degenerate_group_rate``, or a count next to that of all."""
     kinds = [(key, bag - kind) for kind in _GROUPS[name] for key, bag in words.items() if bag >= kind]
     shares = [share for key, rest in kinds for share in _share(key, rest)]
     counts = [

@@ -57,7 +57,7 @@ class ReadRequest(Struct, frozen=True, kw_only=True):
     options: ReadOptions = field(default_factory=ReadOptions)
     rewards_only: bool = False
     """Whether the caller uses nothing but rewards: rollouts are then neither stored nor read back."""
-    measured: Measured = None  # what is measured of rollouts beside their rewards, if these are read alone
+    measured: Measured = None  # what is measured of rollouts besides their rewards, if these are read alone
     parts_answer: bool = False  # whether parts of a log, reduced to their rewards, are accepted
     progress: ProgressCallback = no_progress  # called during a long reading
     so_far: Any = None  # the ``ReadSoFar`` of earlier readings of a log that is still being written

@@ -378,7 +378,7 @@ def expand(path: Path) -> tuple[Path, ...]:
         named = [(file, entry) for file, entry in named if when_copied(file.name) != "awaited"]
         # an entry that links to itself raises where a path is no file
         files = [file for file, entry in named if entry.is_file(follow_symlinks=False) or file.is_file()]
-        saved = [file for file in files if file.suffix == ".arrow"]  # beside descriptions of the dataset
+        saved = [file for file in files if file.suffix == ".arrow"]  # next to descriptions of the dataset
         return tuple(sorted(_each_once(saved or files), key=natural))
     files = sorted((Path(name) for name in glob.glob(str(path)) if Path(name).is_file()), key=natural_path)
     return tuple(sorted(_each_once(files), key=natural))  # those of one name by their folders
@@ -405,7 +405,7 @@ def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
 
 
 def _each_once(files: Iterable[Path]) -> list[Path]:
-    """Files without the compressed ones that lie beside the same uncompressed, as ``gzip -k`` leaves them."""
+    """Files without the compressed ones that lie next to the same uncompressed, as ``gzip -k`` leaves them."""
     named = {file: _unpacked(file) for file in files}
     return [file for file, unpacked in named.items() if unpacked is file or unpacked not in named]
 

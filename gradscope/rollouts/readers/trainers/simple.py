@@ -512,5 +512,5 @@ TUNIX = RowFormat(
     missing=(IfNoted(TEXT_ONLY),),
     completes=with_run_files,
 )
-"""Tunix's trajectories as its logger writes them by default: a folder for each. Turns and times beside the metadata are
+"""Tunix's trajectories as its logger writes them by default: a folder for each. Turns and times next to it are
 not needed, and the logger's older CSV is read as any table with a row a rollout."""

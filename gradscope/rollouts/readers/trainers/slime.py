@@ -245,7 +245,7 @@ RELAX = RowFormat(
 
 
 def token_rows(file: Path) -> tuple[pa.Table | None, dict[int | None, list[int]]]:
-    """The tokens beside a file of trajectories, if it has any, [R]; sample index -> its rows, one for each sequence."""
+    """The tokens of a file of trajectories, where it has any, [R]; sample index -> its rows, one for each sequence."""
     path = file.resolve().parent.parent / "dashboard_columns" / f"rollout_{stem_of(file)}.parquet"
     rows: dict[int | None, list[int]] = {}
     if not path.is_file():

@@ -293,7 +293,7 @@ def _metrics_of(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
         # null where the function scored no rollout
         logged |= {name: math.nan for name, cell in entry.items() if cell is None and _FUNCTION_MEAN.fullmatch(name)}
         metrics[step] = {**logged, **metrics.get(step, {})}
-    for entry in filter(_is_eval, document["log_history"]):  # beside what was logged of training, whose steps count
+    for entry in filter(_is_eval, document["log_history"]):  # next to what was logged of training, whose steps count
         metrics.get(_step_of(entry, "step"), {}).update(
             (name, value) for name, value in parse.logged_numbers(entry).items() if name.startswith(_EVAL_PREFIX)
         )
