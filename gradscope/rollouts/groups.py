@@ -165,7 +165,7 @@ def completion_columns(completions: Sequence[str]) -> dict[str, Counts]:
 
 
 def rollout_columns(rollouts: Sequence[Any], *, with_completions: bool = False) -> dict[str, NDArray[Any]]:
-    """The numbers of rollouts, or of the records that become such, by name as in :meth:`RewardTable.of_columns`."""
+    """The numbers of rollouts, or of the records that become such, by name as in :meth:`RewardTable.from_columns`."""
     lengths = [UNKNOWN if (number := rollout.num_tokens) is None else number for rollout in rollouts]
     columns: dict[str, NDArray[Any]] = {
         "reward": to_floats(rollout.reward for rollout in rollouts),
@@ -221,7 +221,7 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
     text_hash: Counts | None = None  # Python's hash of the completion, [N], likewise; another in each process
 
     @classmethod
-    def of_groups(cls, groups: Iterable[RolloutGroup], *, with_completions: bool = False) -> RewardTable:
+    def from_groups(cls, groups: Iterable[RolloutGroup], *, with_completions: bool = False) -> RewardTable:
         """The table of groups that were read into objects; with ``num_characters`` and ``text_hash`` if so."""
         groups = tuple(groups)
         rollouts = [rollout for group in groups for rollout in group.rollouts]
@@ -229,7 +229,7 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
         texts = {group.prompt_id: group.rollouts[0].prompt for group in reversed(groups)}
         policies, policy = numbered_policies([rollout.policy for rollout in rollouts])
         columns = {**rollout_columns(rollouts, with_completions=with_completions), **policy}
-        return cls.of_columns(
+        return cls.from_columns(
             columns,
             step=np.array([group.step for group in groups], dtype=np.int64),
             names=tuple(group.group_id for group in groups),
@@ -241,7 +241,7 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     @classmethod
-    def of_columns(cls, columns: Mapping[str, NDArray[Any]], **fields: Any) -> RewardTable:
+    def from_columns(cls, columns: Mapping[str, NDArray[Any]], **fields: Any) -> RewardTable:
         """A table from the numbers of its rollouts by name, [N]: ``reward``, functions' as ``reward/NAME``, and others.
 
         Others that hold no number are left out. ``fields`` are the table's other fields.
@@ -254,7 +254,7 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The numbers of its rollouts by name, as :meth:`of_columns` takes them."""
+        """The numbers of its rollouts by name, as :meth:`from_columns` takes them."""
         optional = {name: values for name in _OPTIONAL if (values := getattr(self, name)) is not None}
         return {"reward": self.reward, **{REWARD + name: self.rewards[name] for name in self.rewards}, **optional}
 
@@ -320,8 +320,8 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
 
     def mean_by_step(self, values: NDArray[Any], weights: NDArray[Any]) -> dict[int, float]:
         """Step -> sum of the values of its groups over that of their weights, [J] each; NaN where these sum to 0."""
-        steps, of_group = np.unique(self.step, return_inverse=True)
-        sums, totals = (np.bincount(of_group, weights=column) for column in (values, weights))
+        steps, step_index = np.unique(self.step, return_inverse=True)
+        sums, totals = (np.bincount(step_index, weights=column) for column in (values, weights))
         means = np.divide(sums, totals, out=np.full(len(steps), np.nan), where=totals > 0)
         return dict(zip(steps.tolist(), means.tolist(), strict=True))
 
@@ -357,9 +357,9 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
         """Blocks of groups of one size: indices [j] and values [j, G]; sizes in the order of their first groups."""
         sizes, first = np.unique(self.size, return_index=True)
         for size in sizes[np.argsort(first)].tolist():
-            of_size = np.flatnonzero(self.size == size)
-            for start in range(0, len(of_size), _AT_ONCE):
-                indices = of_size[start : start + _AT_ONCE]
+            same_size = np.flatnonzero(self.size == size)
+            for start in range(0, len(same_size), _AT_ONCE):
+                indices = same_size[start : start + _AT_ONCE]
                 if indices[-1] - indices[0] < len(indices):  # contiguous groups need no copy
                     begin = int(self.starts[indices[0]])
                     yield indices, values[begin : begin + len(indices) * size].reshape(-1, size)
@@ -525,7 +525,7 @@ def groups_at(groups: Sequence[RolloutGroup], step: int) -> tuple[RolloutGroup, 
 
 def reward_table(groups: Sequence[RolloutGroup]) -> RewardTable:
     """The table that a run's groups are made from, or one made from them."""
-    return groups.table if isinstance(groups, GroupsOfTable) else RewardTable.of_groups(groups)
+    return groups.table if isinstance(groups, GroupsOfTable) else RewardTable.from_groups(groups)
 
 
 def steps_of(groups: Sequence[RolloutGroup]) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ def test_what_a_log_does_not_tell_is_none_or_unknown() -> None:
 
 
 def test_the_table_of_groups_has_all_of_their_numbers() -> None:
-    table = groups.RewardTable.of_groups(three_groups())
+    table = groups.RewardTable.from_groups(three_groups())
     assert len(table) == 3
     assert (table.step.tolist(), table.size.tolist(), table.starts.tolist()) == ([1, 1, 2], [2, 1, 2], [0, 2, 3])
     assert table.ids() == ("1:a", "1:b", "2:a")
@@ -53,7 +53,7 @@ def test_the_table_of_groups_has_all_of_their_numbers() -> None:
 def test_advantages_and_the_texts_of_prompts_are_there_where_they_were_logged() -> None:
     first, second, third = three_groups()
     rollouts = tuple(replace(old, advantage=value) for old, value in zip(first.rollouts, (0.5, None), strict=True))
-    table = groups.RewardTable.of_groups([replace(first, rollouts=rollouts), second, third])
+    table = groups.RewardTable.from_groups([replace(first, rollouts=rollouts), second, third])
     assert table.advantage is not None
     np.testing.assert_array_equal(table.advantage, [0.5, np.nan, np.nan, np.nan, np.nan])
     assert table.prompt_texts == tuple(group.rollouts[0].prompt for group in (first, second))
@@ -63,25 +63,25 @@ def test_advantages_and_the_texts_of_prompts_are_there_where_they_were_logged() 
 
 
 def test_what_was_nowhere_logged_is_none() -> None:
-    table = groups.RewardTable.of_groups([group()])
+    table = groups.RewardTable.from_groups([group()])
     assert (table.num_tokens, table.seconds, table.policy, table.policies) == (None, None, None, ())
     assert table.advantage is None
 
 
 def test_sums_spreads_and_sizes_are_those_of_each_group() -> None:
-    table = groups.RewardTable.of_groups(three_groups())
+    table = groups.RewardTable.from_groups(three_groups())
     assert table.sums(table.reward == 1.0).tolist() == [1, 0, 1]
     np.testing.assert_array_equal(table.sums(table.reward), [np.nan, 0.5, 1.0])
     np.testing.assert_array_equal(table.spread(table.reward), [np.nan, 0.0, 1.0])
     blocks = [(indices.tolist(), values.tolist()) for indices, values in table.by_size(np.arange(5))]
     assert blocks == [([0, 2], [[0, 1], [3, 4]]), ([1], [[2]])]
-    even = groups.RewardTable.of_groups(three_groups()[::2])
+    even = groups.RewardTable.from_groups(three_groups()[::2])
     assert [values.tolist() for _, values in even.by_size(np.arange(4))] == [[[0, 1], [2, 3]]]
 
 
 def test_a_group_is_dead_where_all_its_rewards_are_known_and_equal() -> None:
     cases = [(1.0, 1.0), (0.5, 0.5 + 1e-9), (1.0, 0.0), (1.0, None), (1.0,)]
-    table = groups.RewardTable.of_groups([group(rewards=rewards) for rewards in cases])
+    table = groups.RewardTable.from_groups([group(rewards=rewards) for rewards in cases])
     assert table.is_dead.tolist() == [True, True, False, False, False]
     assert table.is_complete.tolist() == [True, True, True, False, True]
 
@@ -110,7 +110,7 @@ def test_very_many_groups_of_a_size_come_some_at_a_time(monkeypatch: pytest.Monk
 
 
 def test_no_groups_are_a_table_too() -> None:
-    table = groups.RewardTable.of_groups(())
+    table = groups.RewardTable.from_groups(())
     assert (len(table), table.ids(), list(table.by_size(table.reward))) == (0, (), [])
     assert table.sums(np.zeros(0, dtype=np.bool_)).dtype == np.int64
     assert table.spread(table.reward).shape == (0,)
@@ -118,7 +118,7 @@ def test_no_groups_are_a_table_too() -> None:
 
 @pytest.mark.parametrize("by_name", [True, False])
 def test_some_of_the_groups_keep_all_of_theirs(by_name: bool) -> None:
-    table = groups.RewardTable.of_groups(three_groups())
+    table = groups.RewardTable.from_groups(three_groups())
     if by_name:
         table = replace(table, names=pa.array(["a", "b", "a"]))
     selected = table.select(np.array([False, True, True]))
@@ -136,17 +136,17 @@ def test_some_of_the_groups_keep_all_of_theirs(by_name: bool) -> None:
 
 
 def test_groups_of_a_table_are_made_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = groups.GroupsOfTable(groups.RewardTable.of_groups(three_groups()))
+    made = groups.GroupsOfTable(groups.RewardTable.from_groups(three_groups()))
     for at_once in (1, 2, 3):
         monkeypatch.setattr(groups, "_BUILT_AT_ONCE", at_once)
         by_step = dict(made.build_by_step())
         assert list(by_step) == list(groups.steps_of(made))
         assert tuple(group for of_step in by_step.values() for group in of_step) == tuple(made)
-    assert not list(groups.GroupsOfTable(groups.RewardTable.of_groups(())).build_by_step())
+    assert not list(groups.GroupsOfTable(groups.RewardTable.from_groups(())).build_by_step())
 
 
 def test_groups_of_a_table_have_its_rewards_and_are_made_once() -> None:
-    table = groups.RewardTable.of_groups(three_groups())
+    table = groups.RewardTable.from_groups(three_groups())
     made = groups.GroupsOfTable(table)
     assert len(made) == 3
     assert [(group.step, group.group_id, group.prompt_id, group.rewards) for group in made] == [
@@ -161,7 +161,7 @@ def test_groups_of_a_table_have_its_rewards_and_are_made_once() -> None:
 
 @pytest.mark.parametrize("as_table", [False, True])
 def test_steps_groups_and_usable_rollouts_are_counted_without_objects(as_table: bool) -> None:
-    read = groups.GroupsOfTable(groups.RewardTable.of_groups(three_groups())) if as_table else three_groups()
+    read = groups.GroupsOfTable(groups.RewardTable.from_groups(three_groups())) if as_table else three_groups()
     assert groups.steps_of(read) == (1, 2)
     assert (groups.num_used(read), groups.num_used(read, needs_reward=False)) == (4, 5)
     chosen = groups.groups_of_steps(read, [2, 3])
@@ -173,7 +173,7 @@ def test_steps_groups_and_usable_rollouts_are_counted_without_objects(as_table: 
 
 def on_disk() -> groups.GroupsOnDisk:
     return groups.GroupsOnDisk(
-        groups.RewardTable.of_groups(three_groups()), lambda step: groups.groups_at(three_groups(), step)
+        groups.RewardTable.from_groups(three_groups()), lambda step: groups.groups_at(three_groups(), step)
     )
 
 
@@ -198,7 +198,7 @@ def test_some_steps_of_groups_on_disk_stay_on_disk() -> None:
 
 
 def test_only_groups_of_a_table_lack_the_texts() -> None:
-    kinds = (three_groups(), on_disk(), groups.GroupsOfTable(groups.RewardTable.of_groups(three_groups())))
+    kinds = (three_groups(), on_disk(), groups.GroupsOfTable(groups.RewardTable.from_groups(three_groups())))
     assert [groups.holds_rewards_alone(kind) for kind in kinds] == [False, False, True]
     assert {groups.sizes_of(kind) for kind in kinds} == {(1, 2)}
     assert [len(groups.groups_at(kind, 1)) for kind in kinds] == [2, 2, 2]

@@ -47,7 +47,7 @@ def test_groups_on_disk_are_read_a_step_at_a_time() -> None:
         return RUN.groups_at(step)
 
     groups = sorted(RUN.groups, key=lambda group: group.step)
-    run = replace(RUN, groups=GroupsOnDisk(RewardTable.of_groups(groups), read_back), repeats={4: 3})
+    run = replace(RUN, groups=GroupsOnDisk(RewardTable.from_groups(groups), read_back), repeats={4: 3})
     assert list(run.by_step()) == list(RUN.by_step())
     assert [group.step for group in run.groups_at(4)] == [4, 4]
     assert run.groups_at(2) == ()

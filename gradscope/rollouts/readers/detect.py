@@ -138,8 +138,8 @@ def read_run(
         reader, request = _recognize(request)
     else:
         reader = METRICS if name == METRICS.name else format_named(name)
-    of_script = name is None and reader in (METRICS, generic.FORMAT)
-    rollouts = _rollouts_of_script(request, beside_metrics=reader is METRICS) if of_script else None
+    is_script = name is None and reader in (METRICS, generic.FORMAT)
+    rollouts = _rollouts_of_script(request, beside_metrics=reader is METRICS) if is_script else None
     if isinstance(rollouts, Path):
         request = replace(request, path=rollouts)
         reader = format_named("generic" if generic.FORMAT.recognizes(request) else "samples")

@@ -67,7 +67,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     def to_columns(self, rows: Cells) -> Columns:
         """What rows hold."""
         names, with_answers = self.names, rows.with_entries(self.entries)
-        training, notes = self._of_training(with_answers)
+        training, notes = self._training_rows(with_answers)
         with_answers = with_answers if training is None else with_answers.chosen(training.tolist())
         rows = with_answers
         if self.holds_answers:
@@ -121,7 +121,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             flaw=partial(rows.flaw_of_advantage, names.advantage),
         )
 
-    def _of_training(self, rows: Cells) -> tuple[Counts | None, tuple[str, ...]]:
+    def _training_rows(self, rows: Cells) -> tuple[Counts | None, tuple[str, ...]]:
         """Which rows are of training, where others are of an evaluation, and a sentence about these."""
         held_out = are_held_out({name: texts_in(rows.names(name)) for name in self.held_out})
         if not held_out.any():
@@ -137,7 +137,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         if self.times and not rows.from_text:
             timed = zip(*map(rows.cells, self.times), strict=True)
             numbers["seconds"] = to_floats(
-                parse.generation_seconds(dict(zip(self.times, of_row, strict=True))) for of_row in timed
+                parse.generation_seconds(dict(zip(self.times, cells, strict=True))) for cells in timed
             )
         if self.end is not None:
             numbers["truncated"] = rows.truncated(self.end)
@@ -173,7 +173,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 def _joined_texts(rows: Cells, names: Iterable[str]) -> list[str]:
     """The texts of some columns of each row as one, [R]; empty without a column."""
     texts = (texts_in(rows.names(name)) for name in names)
-    return ["/".join(filter(None, of_row)) for of_row in zip(*texts, strict=True)]
+    return ["/".join(filter(None, cells)) for cells in zip(*texts, strict=True)]
 
 
 def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: QuarantineLog) -> ColumnLog:
@@ -279,5 +279,5 @@ def _per_token(values: list[Any], num_ids: int, sampled: list[bool] | None = Non
         return [0, *values]
     if sampled is None or len(values) == num_ids or len(values) != sum(sampled):
         return values
-    of_sampled = iter(values)
-    return [next(of_sampled) if is_sampled else 0 for is_sampled in sampled]
+    remaining = iter(values)
+    return [next(remaining) if is_sampled else 0 for is_sampled in sampled]

@@ -326,11 +326,11 @@ def _grouping(
     request: records.ReadRequest, first: _FirstRows, names: ColumnNames, *, is_evaluation: bool
 ) -> roles.Grouping:
     """What tells groups apart: of an evaluation its settings, else the runs in a log."""
-    of_list = ("name",) if first.layout else ()
+    extra = ("name",) if first.layout else ()
 
     def settings_of(names: ColumnNames) -> tuple[str, ...]:
         if is_evaluation:
-            return roles.setting_columns(first.many, names, *of_list, are_first=first.are_followed)
+            return roles.setting_columns(first.many, names, *extra, are_first=first.are_followed)
         return _run_columns(first.many, names)
 
     return roles.grouping_of(

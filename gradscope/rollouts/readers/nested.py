@@ -167,19 +167,19 @@ _Parts = tuple[list[int], Collection[str], Callable[[Any], list[Any]]]
 
 
 def _elements(rows: Cells, level: Level) -> _Parts:
-    of_rows = [parse.objects_in(row.get(level.name or "")) for row in rows.rows]
-    elements = list(chain.from_iterable(of_rows))
+    lists = [parse.objects_in(row.get(level.name or "")) for row in rows.rows]
+    elements = list(chain.from_iterable(lists))
     keys = dict.fromkeys(chain.from_iterable(elements))
-    return list(map(len, of_rows)), keys, lambda key: [element.get(key, UNSET) for element in elements]
+    return list(map(len, lists)), keys, lambda key: [element.get(key, UNSET) for element in elements]
 
 
 def _aligned(rows: Cells, level: Level) -> _Parts | None:
     batches = [parse.mapping_of(row if level.name is None else row.get(level.name)) for row in rows.rows]
     lists = {name: [parse.list_of(batch.get(name)) for batch in batches] for name in level.columns}
-    sizes = [min(map(len, of_batch)) for of_batch in zip(*lists.values(), strict=True)]
+    sizes = [min(map(len, sides)) for sides in zip(*lists.values(), strict=True)]
     columns: dict[str, list[Any]] = {}
-    for name, of_batches in lists.items():
-        cells = list(chain.from_iterable(map(islice, of_batches, sizes)))
+    for name, columns_of_batches in lists.items():
+        cells = list(chain.from_iterable(map(islice, columns_of_batches, sizes)))
         names = {_named_singly(name, [] if is_list else None) for is_list in {type(cell) is list for cell in cells}}
         if len(names) != 1 or not names.isdisjoint(columns):
             return None
@@ -206,14 +206,14 @@ def first_rows_of_lists(rows: Iterable[Mapping[str, Any]], layout: Layout) -> li
 
 
 def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:
-    if (of_keys := key_column(row, is_whole=True)) is not None:
-        yield Level(key_column=of_keys)
+    if (column := key_column(row, is_whole=True)) is not None:
+        yield Level(key_column=column)
         return
     for name, cell in row.items():
         if parse.is_list_of_objects(cell) or parse.is_list_of_objects(next(iter(parse.list_of(cell)), None)):
             yield Level(name=name)
-        elif (of_keys := key_column(cell)) is not None:
-            yield Level(name=name, key_column=of_keys)
+        elif (column := key_column(cell)) is not None:
+            yield Level(name=name, key_column=column)
         elif aligned := _aligned_lists(parse.mapping_of(cell), is_of_batch=False):
             yield Level(name=name, columns=aligned)
     if aligned := _aligned_lists(row, is_of_batch=is_of_batch):
@@ -287,7 +287,7 @@ def _are_samples_by_key(by_key: Mapping[str, Sequence[Mapping[str, Any]]]) -> bo
         return False
     name = roles.first_present(roles.columns_in(firsts), (*roles.USUAL["prompt"], *roles.USUAL["prompt_id"]))
     prompts = [{parse.text_of(row.get(name or "")) for row in rows} for rows in by_key.values()]
-    if any(len(of_key) > 1 for of_key in prompts):
+    if any(len(texts) > 1 for texts in prompts):
         return False
     keys_say = all(_NUMBERED.fullmatch(key) or _HASH.fullmatch(key) for key in by_key)
     return keys_say or len(set().union(*prompts)) == len(prompts)
@@ -320,7 +320,7 @@ def key_column(cell: Any, *, is_whole: bool = False) -> str | None:
         and any(map(POLICY.search, by_key))
     ):
         return "policy"
-    num_keys = Counter(chain.from_iterable(set(map(parse.prompt_text_id, of_list)) for of_list in cells))
+    num_keys = Counter(chain.from_iterable(set(map(parse.prompt_text_id, texts)) for texts in cells))
     num_shared = sum(num > 1 for num in num_keys.values())
     have_same = len(set().union(*numbers) - {""}) < sum(len(prompt_ids - {""}) for prompt_ids in numbers)
     contents = [{parse.digest(dict(row)) for row in rows} for rows in lists] if have_same else []
@@ -352,10 +352,10 @@ def _holds_rollouts(rows: Sequence[Mapping[str, Any]], layout: Layout, named: Co
     groups = Counter((parse.text_of(row.get(columns.step or "")), parse.text_of(row.get(key))) for row in inner)
     if columns.step is not None and sum(size > 1 for size in groups.values()) <= len(groups) / 2:
         return False  # examples next to the metrics of each step
-    of_several = key in level_names and len({parse.text_of(row.get(key)) for row in level.rows(around)}) > 1
+    has_several_prompts = key in level_names and len({parse.text_of(row.get(key)) for row in level.rows(around)}) > 1
     is_answered = bool(level.columns) or not level_names.isdisjoint(_ROLLOUT_KEYS)
-    of_several &= named.reward is not None or not are_turns_of_one(level.name or "", level.rows(around))
-    is_of_rollouts = of_several or (is_answered and not _NO_ROLLOUTS.search(level.name or ""))
+    has_several_prompts &= named.reward is not None or not are_turns_of_one(level.name or "", level.rows(around))
+    is_of_rollouts = has_several_prompts or (is_answered and not _NO_ROLLOUTS.search(level.name or ""))
     return is_of_rollouts and not roles.OFFERED.match(level.name or "")
 
 

@@ -361,12 +361,12 @@ def _run(
 
 def _recognized(texts: Sequence[str]) -> str:
     """Descriptions of parts; those that differ in their counts of files alone become one, with the sum."""
-    of_kind: dict[str, list[list[int]]] = {}
+    counts: dict[str, list[list[int]]] = {}
     for text in texts:
         kind = _COUNTED.sub(lambda match: f"\0{match[2].removesuffix('s')}\0", text)
-        of_kind.setdefault(kind, []).append([int(number) for number, _ in _COUNTED.findall(text)])
+        counts.setdefault(kind, []).append([int(number) for number, _ in _COUNTED.findall(text)])
     descriptions = []
-    for kind, numbers in of_kind.items():
+    for kind, numbers in counts.items():
         words = kind.split("\0")  # every other word is a counted noun
         words[1::2] = map(counted, map(sum, zip(*numbers, strict=True)), words[1::2])
         descriptions.append("".join(words))
@@ -404,7 +404,7 @@ def _read_folder(request: records.ReadRequest) -> Run:
         weights = tuple(replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in weights)
     weights = run_folder.with_initial(weights, request.initial, request.base_of(path))
     side_files = filter(None, (run_folder.manifest_path(path), run_folder.metrics_path(path), request.run_config))
-    own_settings = {  # which shape the rollouts, and are no arguments of TRL's
+    rollout_settings = {  # which shape the rollouts, and are no arguments of TRL's
         # where it is TRL's, TRL's own arguments say which
         "advantage": None if manifest.advantage == run_folder.TRL_ADVANTAGE else manifest.advantage,
         "advantage_digest": manifest.advantage_digest,
@@ -428,7 +428,7 @@ def _read_folder(request: records.ReadRequest) -> Run:
             values={
                 **({"trl_version": version} if (version := manifest.versions.get("trl")) is not None else {}),
                 **manifest.trainer_arguments,
-                **{name: value for name, value in own_settings.items() if value is not None},
+                **{name: value for name, value in rollout_settings.items() if value is not None},
                 **overrides.values,
             },
             origin=overrides.origin or "the run's manifest",

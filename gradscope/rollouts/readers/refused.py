@@ -163,8 +163,8 @@ def refuse_unrecognized(request: ReadRequest) -> NoReturn:
     if reward is not None:
         like = [shlex.quote(name) for name in _like_prompts(rows) if name != reward] or ["NAME"]
         advice = "" if like != ["NAME"] else " Where no column does, write the prompt, or its id, into each row."
-        of_group = f"name what rollouts of a group share: --prompt-column {like[0]}"
-        hint = f"The reward is taken to be {reward!r}; {of_group}.{advice}"
+        action = f"name what rollouts of a group share: --prompt-column {like[0]}"
+        hint = f"The reward is taken to be {reward!r}; {action}.{advice}"
     elif candidates:
         hint = _reward_hint(rows, candidates, list_name)
     else:
@@ -290,8 +290,8 @@ def _ungraded(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _totals(rows: Sequence[Mapping[str, Any]]) -> str:
     """What to name instead of the totals of evaluations, one of which is named."""
-    of_prompts = (name for role in ("prompt", "prompt_id") for name in column_roles.USUAL[role])
-    if column_roles.first_present(column_roles.columns_in(rows), tuple(of_prompts)):
+    prompt_names = (name for role in ("prompt", "prompt_id") for name in column_roles.USUAL[role])
+    if column_roles.first_present(column_roles.columns_in(rows), tuple(prompt_names)):
         return ""
     totals = (leaf for row in rows for leaf in leaves_in(row) if _TOTAL.search(leaf[0]))
     name = next((name for name, cell in totals if is_number(column_roles.verdict_of(cell))), None)

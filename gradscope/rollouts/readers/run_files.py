@@ -104,12 +104,12 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
         if events:
             return _logged(run, events, scalar_metrics(events, {}, quarantine), quarantine)
         metrics = StepMetrics.from_mapping(metric_lines(filter(Path.is_file, [lines]), {}, quarantine))
-        of_script = run.source.format == "generic"
-        if of_script and metrics and "grad_norm" not in naming_of(metrics.columns, {}).parts:
+        is_script = run.source.format == "generic"
+        if is_script and metrics and "grad_norm" not in naming_of(metrics.columns, {}).parts:
             metrics = StepMetrics.from_mapping(table_metrics(lines, quarantine) or metrics)  # in objects, or as text
-        if metrics or (lines.is_file() and (not of_script or quarantine.result().lost)):
+        if metrics or (lines.is_file() and (not is_script or quarantine.result().lost)):
             return _logged(run, [lines], metrics, quarantine)
-        if not of_script:
+        if not is_script:
             continue
         below = [inner for pattern in _METRIC_FOLDERS for inner in sorted(folder.glob(pattern)) if inner.is_dir()]
         tables = logs_with("grad_norm", [folder, *below], run.source.files)
@@ -210,7 +210,7 @@ def scalar_metrics(files: Iterable[Path], names: Mapping[str, str], quarantine: 
     """Step -> common name -> value, of TensorBoard's files."""
     metrics: Metrics = {}
     for file in files:
-        for step, scalars in scalars_in(file, quarantine.of_metrics(file)).items():
+        for step, scalars in scalars_in(file, quarantine.damage_reporter(file)).items():
             metrics.setdefault(step, {}).update(_renamed(scalars, names))
     return metrics
 
@@ -380,7 +380,8 @@ _SAVED_AT = "trainer.default_local_dir"
 
 def verl_settings(request: ReadRequest, folder: Path, *, by_v1: bool) -> TrainerSettings:
     """The configuration of verl, and in TRL's names what every trainer has: the precision and the micro-batch."""
-    files = (parent / name for parent in _parents(folder) for name in (".hydra/config.yaml", "config.yaml"))
+    folder = folder.resolve()
+    files = (parent / name for parent in (folder, folder.parent) for name in (".hydra/config.yaml", "config.yaml"))
     settings = trainer_settings(request, "verl", files)
     common: dict[str, Any] = {"verl_v1": True} if by_v1 else {}
     if not settings.lookup("actor_rollout_ref.actor.use_dynamic_bsz", False):
@@ -391,15 +392,9 @@ def verl_settings(request: ReadRequest, folder: Path, *, by_v1: bool) -> Trainer
 
 def verl_weights(request: ReadRequest, folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """:func:`saved_weights` next to or above the rollouts, or where the configuration says that they were saved."""
-    named = values.get(_SAVED_AT)
-    roots = [*_parents(folder), *((Path(named),) if isinstance(named, str) else ())]
+    named, folder = values.get(_SAVED_AT), folder.resolve()
+    roots = [folder, folder.parent, *((Path(named),) if isinstance(named, str) else ())]
     return saved_weights(request, _VERL_LAYOUT, (root for root in roots if root.is_dir()))
-
-
-def _parents(folder: Path) -> Iterator[Path]:
-    """The folder of rollouts, and the one above it."""
-    absolute = folder.resolve()
-    return iter((absolute, absolute.parent))
 
 
 _VERL_LAYOUT = CheckpointLayout(

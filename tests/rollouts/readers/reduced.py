@@ -123,7 +123,7 @@ def assert_reduced_alike(path: Path, options: ReadOptions | None = None) -> Run 
         return reduced
     assert isinstance(reduced.groups, GroupsOfTable)
     assert_same_table(
-        reduced.groups.table, RewardTable.of_groups(by_row.groups), may_lack=("advantage", "prompt_texts")
+        reduced.groups.table, RewardTable.from_groups(by_row.groups), may_lack=("advantage", "prompt_texts")
     )
     for name in ("source", "metrics", "settings", "weights", "notes", "windows", "repeats"):
         assert getattr(reduced, name) == getattr(by_row, name), name

@@ -95,7 +95,7 @@ class Lengths:
             if rollout.status == "truncated":
                 self.num_cut += 1
                 self._of_cut.append(abs(rollout.advantage or 0.0))
-        self.add(RewardTable.of_groups(groups, with_completions=True))
+        self.add(RewardTable.from_groups(groups, with_completions=True))
 
     def add(self, table: RewardTable) -> None:
         """Take in further groups, whose completions are measured."""
@@ -129,7 +129,7 @@ class Lengths:
 
     def all_steps(self) -> RunLengths:
         """Those of all steps."""
-        tables = self._tables or [RewardTable.of_groups(())]
+        tables = self._tables or [RewardTable.from_groups(())]
         exact = all(table.num_tokens is not None and UNKNOWN not in table.num_tokens for table in self._tables)
         names = [name for table in tables for name in table.ids()]
         prompts = [table.prompts[at] for table in tables for at in table.prompt.tolist()]

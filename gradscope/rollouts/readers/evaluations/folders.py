@@ -167,9 +167,9 @@ def _folders(path: Path, depth: int = 8) -> Iterator[Path]:  # a model's own pat
 def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
     """The evaluations of one folder, or of a file or glob."""
     request = ReadRequest(path=folder, options=options)
-    for of_trials in harnesses.TRIAL_FORMATS if folder.is_dir() else ():
-        if options.reader in (None, of_trials.name) and of_trials.recognizes(request):
-            yield _described(of_trials, folder)
+    for reader in harnesses.TRIAL_FORMATS if folder.is_dir() else ():
+        if options.reader in (None, reader.name) and reader.recognizes(request):
+            yield _described(reader, folder)
             return
     by_name: dict[str, list[Path]] = {}
     for file, name in inspect_ai.find_logs(folder).items() if options.reader in (None, _INSPECT) else ():
@@ -223,7 +223,7 @@ def _described(format: Format | RowFormat, file: Path) -> EvaluationLog:
                 return log(scorers=(None,), scalar="base")
             return log(scorers=("base", None), scalar="base + plus")
         case harnesses.LM_EVAL.name:
-            task, when, model = _of_lm_eval(location)
+            task, when, model = _lm_eval_file(location)
             rows = peek(file)
             filters = dict.fromkeys(text_of(row.get("filter")) for row in rows)
             metrics = dict.fromkeys(text_of(name) for row in rows for name in list_of(row.get("metrics")))
@@ -259,7 +259,7 @@ def _described(format: Format | RowFormat, file: Path) -> EvaluationLog:
         above = above.parent  # of a folder for each category
     metadata = _document(location.parent / "metadata.json")  # of verifiers, next to ``results.jsonl``
     if "filtered_resps" in roles.columns_in(rows):  # as lm-eval once wrote them, without the name of the filter
-        task, _, model = _of_lm_eval(location)
+        task, _, model = _lm_eval_file(location)
         return log(task=task or stem, model=model, scorers=(None,))
     around = (above, *above.parents)[:3]
     above = next((folder for folder in around if not _NO_MODEL.fullmatch(folder.name)), above)
@@ -274,7 +274,7 @@ def _described(format: Format | RowFormat, file: Path) -> EvaluationLog:
     )
 
 
-def _of_lm_eval(file: Path) -> tuple[str, str, str]:
+def _lm_eval_file(file: Path) -> tuple[str, str, str]:
     """The task, the time and the model of a file of lm-eval's samples."""
     task, _, when = file.stem.removeprefix("samples_").rpartition("_")
     model = _document(file.parent / f"results_{when}.json").get("model_name")

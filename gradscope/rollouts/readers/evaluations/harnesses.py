@@ -169,11 +169,11 @@ def _columns_of_score(reading: Reading, usual: Sequence[str] = ()) -> ColumnLog:
     """How rows are read whose ``success`` is an object of scores, of which one counts."""
     score, *_ = _chosen_score(reading, lambda cells: ("", cells["success"]), usual)
 
-    def of_score(rows: Cells) -> Columns:
+    def to_columns(rows: Cells) -> Columns:
         scores = rows.changed("success", lambda cells: [parse.mapping_of(cell).get(score, UNSET) for cell in cells])
         return _rows_of_score(scores, score)
 
-    return reading.log(to_columns=of_score)
+    return reading.log(to_columns=to_columns)
 
 
 def _lm_eval_columns(reading: Reading) -> ColumnLog:
@@ -292,8 +292,8 @@ def _opencompass_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]
     for detail in map(parse.mapping_of, chain.from_iterable(details)):
         test = parse.text_of(detail.get("example_abbr"))
         names = (("correct", "is_correct", "cascade_correct"), ("pred", "prediction", "completion"))
-        lists = (filter(None, (parse.list_of(detail.get(name)) for name in of_a_kind)) for of_a_kind in names)
-        verdicts, texts = (next(of_a_kind, []) for of_a_kind in lists)
+        lists = (filter(None, (parse.list_of(detail.get(name)) for name in keys)) for keys in names)
+        verdicts, texts = (next(keys, []) for keys in lists)
         for verdict, text in zip_longest(verdicts or [parse.ABSENT], texts[: len(verdicts)]):
             yield f"{file}:{test}", {"test": test, "completion": parse.text_of(text), "success": verdict}
 

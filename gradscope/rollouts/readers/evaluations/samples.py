@@ -115,8 +115,8 @@ def _read(request: ReadRequest) -> Run:
                 hint="Give the file with all samples of each prompt.",
             )
         run = generic.read_flat(request, format=FORMAT.name, with_steps=True, layout=layout)
-        of_script = replace(run, source=replace(run.source, format=generic.FORMAT.name))  # where it has steps
-        return with_run_files(request, of_script) if any(run.steps) else run
+        script_run = replace(run, source=replace(run.source, format=generic.FORMAT.name))  # where it has steps
+        return with_run_files(request, script_run) if any(run.steps) else run
     if not _holds_shapes(rows, request.columns):
         reward = roles.columns_of_rows(rows, request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
@@ -425,9 +425,9 @@ def _to_columns(rows: Cells, *, columns: LogColumns, settings: tuple[str, ...] =
                 flaws.append((index, prompt))
             else:
                 prompts.append(prompt)
-    of_file, sizes = columns.steps.get(rows.path, 0), [len(prompt.samples.rewards) for prompt in prompts]
+    file_step, sizes = columns.steps.get(rows.path, 0), [len(prompt.samples.rewards) for prompt in prompts]
     starts = [0, *accumulate(sizes)]
-    of_prompt = np.repeat(np.arange(len(prompts)), sizes)
+    prompt_index = np.repeat(np.arange(len(prompts)), sizes)
     sized = list(zip(prompts, sizes, strict=True))
     counts = list(chain.from_iterable(prompt.samples.counts or repeat(1, n) for prompt, n in sized))
     if sum(counts) > allowed(MAX_SAMPLES):
@@ -452,7 +452,7 @@ def _to_columns(rows: Cells, *, columns: LogColumns, settings: tuple[str, ...] =
         return [parse.text_of(text) for prompt, n in sized for text in prompt.samples.texts or repeat("", n)]
 
     def details(rollout: int) -> dict[str, Any]:
-        prompt, sample = prompts[of_prompt[rollout]], rollout - starts[of_prompt[rollout]]
+        prompt, sample = prompts[prompt_index[rollout]], rollout - starts[prompt_index[rollout]]
         samples = prompt.samples
         return {
             "completion": parse.text_of(samples.texts[sample]) if samples.texts else "",
@@ -466,11 +466,11 @@ def _to_columns(rows: Cells, *, columns: LogColumns, settings: tuple[str, ...] =
         row=np.repeat(np.array([prompt.row for prompt in prompts], dtype=np.int64), sizes),
         flaws=flaws,
         count=None if all(count == 1 for count in counts) else np.array(counts),
-        step=np.repeat(np.array([prompt.step for prompt in prompts], dtype=np.int64), sizes) + of_file,
+        step=np.repeat(np.array([prompt.step for prompt in prompts], dtype=np.int64), sizes) + file_step,
         group=np.repeat(np.array(groups, dtype=object), sizes).tolist(),
         no_group="the id of its prompt is missing",
-        prompts=lambda chosen: [prompts[of_prompt[rollout]].name for rollout in chosen],
-        texts=lambda chosen: [parse.text_of(prompts[of_prompt[rollout]].cell) for rollout in chosen],
+        prompts=lambda chosen: [prompts[prompt_index[rollout]].name for rollout in chosen],
+        texts=lambda chosen: [parse.text_of(prompts[prompt_index[rollout]].cell) for rollout in chosen],
         numbers=numbers,
         no_reward=lambda rollout: str(parse.parse_reward(rewards[rollout])),
         notes=[
@@ -501,8 +501,8 @@ def _prompts_of(
         if not isinstance(samples, PromptSamples):
             yield samples
             continue
-        own_step = roles.first_present(part, roles.USUAL["step"]) if columns.step is None else None
-        step_of_part = step if own_step is None else parse.step_number(part[own_step])
+        step_column = roles.first_present(part, roles.USUAL["step"]) if columns.step is None else None
+        step_of_part = step if step_column is None else parse.step_number(part[step_column])
         if step_of_part is None:
             yield _NO_STEP
             continue

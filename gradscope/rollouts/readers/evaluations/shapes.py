@@ -268,9 +268,9 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             row[name] for row in written if isinstance(row.get(name), list) and not parse.is_list_of_objects(row[name])
         ]
         if len(lists) > len(rows) / 2:
-            of_columns = "" if any(name in row for row in rows) else ", which numbered columns write out"
+            source = "" if any(name in row for row in rows) else ", which numbered columns write out"
             raise InputError(
-                f"{path} has a list {name!r} in a row{of_columns}, and no list of as many responses beside it: whether "
+                f"{path} has a list {name!r} in a row{source}, and no list of as many responses beside it: whether "
                 "its entries are samples, or parts of one, is not known.",
                 hint=f"If each entry is a sample, name the list: --reward-column {name}",
             )
@@ -291,11 +291,11 @@ def _prompts_in(row: Mapping[str, Any]) -> str | None:
 
 
 def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | str | None:
-    row, of_samples_by_name = with_lists(row, reward)
+    row, sample_lists = with_lists(row, reward)
     if _prompts_in(row) is not None:
         return None
     columns: dict[str, Any] = {}
-    aligned = set(of_samples_by_name)
+    aligned = set(sample_lists)
     entries = {
         name: value[0].keys()
         for name, value in row.items()
@@ -303,24 +303,22 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
         and (reward or not (_NO_SAMPLES.match(name) or _are_of_prompts(name, row) or are_turns_of_one(name, value)))
     }
     named = {name: (reward or "").removeprefix(f"{name}.") for name in entries}  # `list.entry`, or an entry
-    of_named = [name for name, keys in entries.items() if named[name] in keys]
-    if len(of_named) == 1 and row.keys().isdisjoint(NAMES) and _are_of_prompts(of_named[0], row, is_named=True):
+    chosen = [name for name, keys in entries.items() if named[name] in keys]
+    if len(chosen) == 1 and row.keys().isdisjoint(NAMES) and _are_of_prompts(chosen[0], row, is_named=True):
         raise UsageError(
-            f"The list {of_named[0]!r} has answers to several prompts.",
-            hint=f"Name what tells them apart, too: --reward-column {named[of_named[0]]} --prompt-column NAME.",
+            f"The list {chosen[0]!r} has answers to several prompts.",
+            hint=f"Name what tells them apart, too: --reward-column {named[chosen[0]]} --prompt-column NAME.",
         )
-    of_samples = of_named or [name for name, keys in entries.items() if not keys.isdisjoint(roles.USUAL["reward"])]
-    answered = [
-        name for name in of_samples if reward or not entries[name].isdisjoint((*roles.ANSWER_KEYS, *roles.TRIALS))
-    ]
+    listed = chosen or [name for name, keys in entries.items() if not keys.isdisjoint(roles.USUAL["reward"])]
+    answered = [name for name in listed if reward or not entries[name].isdisjoint((*roles.ANSWER_KEYS, *roles.TRIALS))]
     if len(answered) > 1 and row.keys().isdisjoint(NAMES):
         return None  # of several prompts, steps or policies
     if len(answered) > 1:
         return f"several lists hold objects with a reward, {list_names(answered)}: --reward-column LIST.ENTRY"
     for name, value in row.items():
-        if name in of_samples:
+        if name in listed:
             objects = {key: [element.get(key) for element in value] for key in value[0]}
-            columns |= objects | ({reward: objects[named[name]]} if reward and of_named else {})
+            columns |= objects | ({reward: objects[named[name]]} if reward and chosen else {})
             aligned |= set(objects) if name in answered else set()
         elif isinstance(value, list):
             columns.setdefault(name, list(map(parse.unwrapped, value)) if list in set(map(type, value)) else value)
@@ -381,7 +379,7 @@ def objects_as_lists(rows: Sequence[Mapping[str, Any]], reward: str | None) -> S
     are_alike = {tuple(cell) if type(cell) is dict else None for cell in chain.from_iterable(samples)} == {keys}
     if not (are_answered and are_of_one_prompt and are_alike and reward in (None, *keys)) or [] in samples:
         return rows
-    lists = (zip(keys, map(list, zip(*map(dict.values, of_row), strict=True)), strict=True) for of_row in samples)
+    lists = (zip(keys, map(list, zip(*map(dict.values, objects), strict=True)), strict=True) for objects in samples)
     around = ({name: cell for name, cell in row.items() if name != listed[0]} for row in rows)
     return [row | dict(columns) for row, columns in zip(around, lists, strict=True)]
 

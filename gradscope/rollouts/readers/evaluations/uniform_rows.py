@@ -143,7 +143,7 @@ def _uniform_samples(
     """The samples of rows with counts or with lists of one length; none of others."""
     if all(kinds.isdisjoint((list, dict)) for kinds in types.values()):
         counted = [from_counts(row, columns.named) for row in rows]
-        samples = [of_row for of_row in counted if isinstance(of_row, PromptSamples)]
+        samples = [part for part in counted if isinstance(part, PromptSamples)]
         return samples if len(samples) == len(rows) else []
     elements = {key: set(map(type, chain.from_iterable(by_key[key]))) for key in types if types[key] == {list}}
     lists = _lists_of(types, elements, columns)

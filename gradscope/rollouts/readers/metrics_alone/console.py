@@ -136,7 +136,7 @@ def lines_joined(lines: Iterable[Text]) -> Iterator[Text]:
 def dashes_joined(lines: Iterable[Text]) -> Iterator[Text]:
     """Lines of a console, with verl's ``step:N - name:value - ...`` as one where a terminal broke it."""
     location, held, before = "", "", 0
-    for own_location, line in lines:
+    for line_location, line in lines:
         rest = _RAY_PREFIX.sub("", line).rstrip() if held else ""
         is_between = held.endswith("-") or rest.startswith("-")
         if _DASHED_REST.fullmatch(rest) and (is_between or " - " in rest or before >= max(_NARROWEST, len(rest))):
@@ -144,10 +144,10 @@ def dashes_joined(lines: Iterable[Text]) -> Iterator[Text]:
             continue
         if held:
             yield location, held
-        location, held = own_location, line.rstrip() if "step:" in line and _DASHED_STEP.search(line) else ""
+        location, held = line_location, line.rstrip() if "step:" in line and _DASHED_STEP.search(line) else ""
         before = len(held)
         if not held:
-            yield own_location, line
+            yield line_location, line
     if held:
         yield location, held
 
@@ -252,9 +252,9 @@ class PrintedLines:
         lowered = text.lower()  # searched for words first, as most lines have none, and patterns take longer
         text = _SKIPPED.sub("", text) if "skip" in lowered else text
         text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text) if "," in text else text
-        of_epoch = _STEP_OF_EPOCH.search(text) if "epoch" in lowered or "iter" in lowered else None
-        if of_epoch is not None and (values := _named(text[of_epoch.end() :])):
-            return {**values, "epoch": int(of_epoch["epoch"]), "step": int(of_epoch["step"])}
+        epoch = _STEP_OF_EPOCH.search(text) if "epoch" in lowered or "iter" in lowered else None
+        if epoch is not None and (values := _named(text[epoch.end() :])):
+            return {**values, "epoch": int(epoch["epoch"]), "step": int(epoch["step"])}
         bar = _AFTER_BAR.search(text) if has_bar(text) else None
         if bar is not None and any(map(_REWARD_OR_LOSS.search, values := _named(bar["rest"]))):
             if bar["step"] == bar["total"] and bar["total"] not in self._running:
@@ -269,8 +269,8 @@ class PrintedLines:
             self._above = int(above["step"])
         elif first is not None and (values := _named(text[first.end() :])):
             return {**values, "step": int(first["step"])}
-        elif "/" in text and (of_all := _STEP_OF_TOTAL.match(text)) is not None and _are_named(of_all):
-            return {**_named(text[of_all.start("gap") :]), "step": int(of_all["step"])}
+        elif "/" in text and (total := _STEP_OF_TOTAL.match(text)) is not None and _are_named(total):
+            return {**_named(text[total.start("gap") :]), "step": int(total["step"])}
         elif self._above is not None and ("•" in text or "│" in text) and (values := _named(text)):
             return {**values, "step": self._above}
         elif (begun := _EPISODE_FIRST.match(text)) is not None and (values := _named(text[begun.end() :])):
@@ -308,11 +308,11 @@ def _decoded(as_json: str) -> Values:
     return {}
 
 
-def _are_named(of_all: re.Match[str]) -> bool:
+def _are_named(step: re.Match[str]) -> bool:
     """Whether names and numbers follow a step of so many; of a progress bar other numbers may."""
-    if _NAMED.match(of_all.string, of_all.end()):
+    if _NAMED.match(step.string, step.end()):
         return True
-    return _STEP_WORD.search(of_all["before"]) is not None and bool(_named(of_all.string[of_all.start("gap") :]))
+    return _STEP_WORD.search(step["before"]) is not None and bool(_named(step.string[step.start("gap") :]))
 
 
 def _named(text: str) -> Values:
@@ -419,8 +419,8 @@ def _in_box(lines: Sequence[str]) -> tuple[str, dict[str, str]]:
     for line in lines:
         if section := _SECTION.fullmatch(line):
             title = section["title"].lower().replace(" ", "_")
-        elif of_all := _STEP_IN_BOX.match(line):
-            step = of_all["step"]
+        elif match := _STEP_IN_BOX.match(line):
+            step = match["step"]
         elif "=" in line:
             metrics |= {f"{title}/{cell['key']}": cell["value"] for cell in _CELL.finditer(line)}
         elif row := _ROW.fullmatch(line):

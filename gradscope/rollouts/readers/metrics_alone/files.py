@@ -215,7 +215,7 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
         listed: list[Any] = document[usual[0]]
         return listed
     lists = {name: cell for name, cell in document.items() if is_list_of_objects(cell)}
-    of_runs = {name: cell for name, cell in lists.items() if depth and any(map(_is_run, cell[:_FEW]))}
+    run_lists = {name: cell for name, cell in lists.items() if depth and any(map(_is_run, cell[:_FEW]))}
     by_key: dict[str, list[Any]] = {
         key: cell for key, cell in document.items() if isinstance(cell, list) and key not in lists
     }
@@ -242,13 +242,13 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
         by_name = {key: [row.get(key) for row in cells[:_FEW]] for key in cells[0]}
         if not hold_rollouts(by_name) and any(map(is_number, chain.from_iterable(by_name.values()))):
             quarantine.lists.add(name)
-    if lists and not of_runs:
+    if lists and not run_lists:
         return [{"run": name, **row} for name in lists if name in quarantine.lists for row in lists[name]]
     rows = {key: value for key, value in document.items() if isinstance(value, dict)}
     by_step = len(rows) == len(document) and None not in map(step_number, rows)
     if by_step and None in map(step_number, chain.from_iterable(rows.values())):
         return [{"step": key, **row} for key, row in rows.items()]
-    inner = of_runs or {name: row for name, row in rows.items() if depth and not _EPISODES.search(name)}
+    inner = run_lists or {name: row for name, row in rows.items() if depth and not _EPISODES.search(name)}
     parts = {name: _rows_in(file, quarantine, row, depth - 1) for name, row in inner.items()}
     parts = {name: part for name, part in parts.items() if is_list_of_objects(part) and any(map(is_step, part[0]))}
     if parts:
@@ -362,12 +362,12 @@ def _table_piece(file: Path, columns: Mapping[str, Column], numbers: Counts) -> 
     shared_table = MetricTable(rows=all_rows, columns=shared)
     if len(shared) == len(columns):
         return Piece(source=source, numbers=numbers, tables=[shared_table])
-    of_run: dict[str, dict[str, Column]] = {}
+    by_run: dict[str, dict[str, Column]] = {}
     for name, (run, _, metric) in parts.items():
         if name not in shared and not metric.endswith(("__MIN", "__MAX")):
-            of_run.setdefault(run, {})[metric] = columns[name]
+            by_run.setdefault(run, {})[metric] = columns[name]
     tables = []
-    for run, cells in of_run.items():
+    for run, cells in by_run.items():
         indices = [np.zeros(0, dtype=np.int64)]  # of cells that are not empty
         for column in cells.values():
             texts = [] if isinstance(column, Numbers) else column
@@ -380,7 +380,7 @@ def _table_piece(file: Path, columns: Mapping[str, Column], numbers: Counts) -> 
 
 
 def _events(file: Path, quarantine: MetricsLog) -> Rows:
-    damaged, stat = quarantine.of_metrics(file), file.stat()
+    damaged, stat = quarantine.damage_reporter(file), file.stat()
     try:
         scalars, damage = _scalars(file, stat.st_size, stat.st_mtime_ns)
     except (OSError, InputError) as error:
@@ -401,7 +401,7 @@ def _scalars(file: Path, size: int, modified: int) -> tuple[StepMetrics, tuple[s
 
 
 def _wandb(file: Path, quarantine: MetricsLog) -> Rows:
-    for number, line in enumerate(history_in(file, quarantine.of_metrics(file)), start=1):
+    for number, line in enumerate(history_in(file, quarantine.damage_reporter(file)), start=1):
         row = parse_line(line)
         quarantine.count_read(len(line))
         if isinstance(row, str):
@@ -531,10 +531,10 @@ def _tables_in(file: Path, quarantine: MetricsLog, find: Callable[[str], Sequenc
 def _tables(file: Path, tables: Sequence[tuple[int, published.Table]]) -> Iterator[MetricRow]:
     """The tables whose header names a step; where there are several, each is a run, named by its number."""
     rows = [
-        (table_number, of_table) for table_number, table in tables if (of_table := list(published.rows_of_table(table)))
+        (table_number, members) for table_number, table in tables if (members := list(published.rows_of_table(table)))
     ]
-    for table_number, of_table in rows:
-        for number, row in enumerate(of_table, start=1):
+    for table_number, members in rows:
+        for number, row in enumerate(members, start=1):
             yield f"{file}:{table_number}:{number}", row, f"table {table_number}" if len(rows) > 1 else ""
 
 

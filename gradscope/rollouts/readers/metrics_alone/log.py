@@ -111,7 +111,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     chosen = _chosen(runs, path, options.metric_run, named.get("reward"))
     logged = chosen.metrics()
     if are_means := 2 * chosen.num_conflicts > len(logged):
-        logged = chosen.metrics(of_batches=True)
+        logged = chosen.metrics(averaged=True)
     naming, refuted = naming_of(logged.columns, named).held_against(logged)
     metrics, impossible = without_impossible_shares(naming.apply(logged))
     run_lists = [name for name in quarantine.lists if chosen.name == name or chosen.name.startswith(f"{name}/")]

@@ -268,7 +268,7 @@ class OneRun(Struct, frozen=True, kw_only=True):
 
     name: str
     metrics: Callable[..., StepMetrics]
-    """Computes its metrics by step: the last number of each, or, with ``of_batches=True``, the mean of those of its
+    """Computes its metrics by step: the last number of each, or, with ``averaged=True``, the mean of those of its
     rows."""
     num_rows: int
     num_conflicts: int  # steps of which a row contradicts the previous one
@@ -445,7 +445,7 @@ def _in_order(parts: list[tuple[Counts, Values]]) -> tuple[Counts, Values]:
     return rows[order], values[order]
 
 
-def _metrics_of(part: _Part, steps: Counts, numbers: Mapping[str, Numbers], *, of_batches: bool = False) -> StepMetrics:
+def _metrics_of(part: _Part, steps: Counts, numbers: Mapping[str, Numbers], *, averaged: bool = False) -> StepMetrics:
     """The last number of each key and step, or the mean of its rows."""
     ends = np.full(len(steps) + 1, LARGEST_STEP + 1)  # the lowest step at which it was resumed after a row
     ends[part.resumed] = steps[part.resumed]
@@ -463,7 +463,7 @@ def _metrics_of(part: _Part, steps: Counts, numbers: Mapping[str, Numbers], *, o
             is_last = np.append(np.diff(times) > 0, True)
             ends = np.flatnonzero(is_last) + 1
             starts = np.append(0, ends[:-1])
-            values = np.add.reduceat(values, starts) / (ends - starts) if of_batches else values[is_last]
+            values = np.add.reduceat(values, starts) / (ends - starts) if averaged else values[is_last]
             times = times[is_last]
         if len(times):
             columns[key] = Numbers(None if len(times) == len(distinct) else np.searchsorted(distinct, times), values)

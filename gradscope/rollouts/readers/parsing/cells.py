@@ -407,10 +407,10 @@ def cut_sequence(
         prompt_ids=sequence[:start],
         completion_ids=sequence[start:],
         mask=sampled[start:],
-        logprobs=_all_of_sampled(logprobs, sampled, start),
-        token_advantages=_all_of_sampled(advantages, sampled, start),
-        trainer_logprobs=_of_sampled(trainer_logprobs, sampled, start),
-        entropies=_of_sampled(entropies, sampled, start),
+        logprobs=_complete_numbers(logprobs, sampled, start),
+        token_advantages=_complete_numbers(advantages, sampled, start),
+        trainer_logprobs=_sampled_numbers(trainer_logprobs, sampled, start),
+        entropies=_sampled_numbers(entropies, sampled, start),
     )
 
 
@@ -443,7 +443,7 @@ def numbers_with_gaps(value: Any, length: int) -> tuple[float, ...] | None:
     return tuple(math.nan if number is None else number for number in map(finite_or_none, value))
 
 
-def _of_sampled(values: Any, sampled: Sequence[bool], start: int) -> tuple[float, ...] | None:
+def _sampled_numbers(values: Any, sampled: Sequence[bool], start: int) -> tuple[float, ...] | None:
     """Numbers of the completion, 0 where not sampled, NaN for a cell that is no finite number."""
     parsed = numbers_with_gaps(values, len(sampled))
     if parsed is None:
@@ -453,9 +453,9 @@ def _of_sampled(values: Any, sampled: Sequence[bool], start: int) -> tuple[float
     return tuple(number if flag else 0.0 for number, flag in zip(parsed, sampled, strict=True))[start:]
 
 
-def _all_of_sampled(values: Any, sampled: Sequence[bool], start: int) -> tuple[float, ...] | None:
+def _complete_numbers(values: Any, sampled: Sequence[bool], start: int) -> tuple[float, ...] | None:
     """The same; None unless all are finite."""
-    numbers = _of_sampled(values, sampled, start)
+    numbers = _sampled_numbers(values, sampled, start)
     return None if numbers is None or not _all_finite(numbers) else numbers
 
 

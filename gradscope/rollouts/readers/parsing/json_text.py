@@ -20,7 +20,7 @@ ID_CELLS = b" 0123456789,"
 _CELLS = ID_CELLS + b".-+eEnultrfas"
 """The letters within a JSON list of whole numbers, and within one of numbers, booleans and null."""
 _OPEN, _CLOSE, _COMMA, _NEWLINE = b"[],\n"
-OF_NULL = -2
+NULL = -2
 """The length of null among those of lists."""
 _NO_CELLS = b'"{NI'
 _NO_ID_CELLS = _NO_CELLS + b"-.eEu"
@@ -51,7 +51,7 @@ def flat_length(text: bytes, cells: bytes = _CELLS) -> int:
 
 
 def flat_lengths(cells: Sequence[Any], depth: int = 1) -> Counts:
-    """:func:`flat_length` of the JSON of each, or ``OF_NULL``, [R]; at ``depth`` 2 of the one list in each."""
+    """:func:`flat_length` of the JSON of each, or ``NULL``, [R]; at ``depth`` 2 of the one list in each."""
     return _lengths(cells, _NO_CELLS, _CELLS, depth)
 
 
@@ -81,7 +81,7 @@ def _lengths(cells: Sequence[Any], foreign: bytes, cell_letters: bytes, depth: i
         text = bytes(texts[index])
         is_nested = text[:depth] == b"[" * depth and text[-depth:] == b"]" * depth  # and not [[1], 2]
         length = flat_length(text[depth - 1 : len(text) + 1 - depth] if is_nested else b"", cell_letters)
-        lengths[index] = OF_NULL if text == b"null" else length
+        lengths[index] = NULL if text == b"null" else length
     return lengths
 
 

@@ -57,7 +57,7 @@ class QuarantineLog:
         except InputError as error:
             self.add_unreadable(error)
 
-    def of_lines(self) -> QuarantineLog:
+    def for_lines(self) -> QuarantineLog:
         """The same log for files whose lines hold many rollouts each: how many one has that is set aside is unknown."""
         lines = copy(self)
         lines._are_lines = True
@@ -67,7 +67,7 @@ class QuarantineLog:
         """Count the rollouts in lines that were read; a negative number takes back those that do not count."""
         self._held.update(lines=num_lines, rollouts=num_rollouts)
 
-    def of_metrics(self, file: Path) -> Callable[[str], None]:
+    def damage_reporter(self, file: Path) -> Callable[[str], None]:
         """A function that reports damage within a file of metrics as a part of the run that cannot be read."""
         return lambda damage: self.add_unreadable(InputError(f"{file}: {damage}.", hint="Copy the file again."))
 

@@ -455,7 +455,7 @@ def records_in(
     while batch := list(islice(numbered, _AT_ONCE)):
         locations = [location for location, _ in batch]
         columns = to_columns(Cells.of_rows([cells for _, cells in batch], path, locations))
-        row_of, lines = columns.row_of.tolist(), quarantine.of_lines()
+        row_of, lines = columns.row_of.tolist(), quarantine.for_lines()
         for of_rows in columns.notes:
             note(of_rows)
         for row, why in columns.flaws:

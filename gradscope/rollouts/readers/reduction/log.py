@@ -427,7 +427,7 @@ def _part_of(
     records: list[tuple[int, Record]] = []
     odd_spans: list[Span] = []
     rows: list[tuple[OddRow, tables.Row]] = []
-    of_lines = quarantine.of_lines() if log.lines_hold_many else quarantine
+    of_lines = quarantine.for_lines() if log.lines_hold_many else quarantine
     num_odd = sum(odd.count for odd in scanned.odd)
     num_rollouts = 0 if scanned.part is None else int(scanned.part.size.sum())
     quarantine.count_rollouts(num_rollouts, scanned.num_rows - num_odd)
@@ -460,7 +460,7 @@ def _parts_of_rows(
 
     def records_of(file: int) -> Iterator[tuple[int, Record]]:
         path, quarantine = log.files[file], log.quarantine
-        rows = log.rows(path, quarantine.of_lines() if log.lines_hold_many else quarantine)
+        rows = log.rows(path, quarantine.for_lines() if log.lines_hold_many else quarantine)
         for number, (_, record) in enumerate(log.records(path, rows, quarantine), start=file * ROWS_A_FILE):
             if spans is not None:
                 spans.add_file(file, (record.step,))

@@ -207,7 +207,7 @@ def with_counted_tokens(record: Record) -> Record:
 def replaced_groups(table: RewardTable, replaced: Flags, groups: Sequence[RolloutGroup]) -> RewardTable:
     """A table in which some groups [J] are replaced by those of the same names; their order stays."""
     made, old = {group.group_id: group for group in groups}, table.select(replaced)
-    new = RewardTable.of_groups((made[name] for name in old.ids()), with_completions=old.text_hash is not None)
+    new = RewardTable.from_groups((made[name] for name in old.ids()), with_completions=old.text_hash is not None)
     texts = None if table.prompt_texts is None else new.prompt_texts
     new = replace(new, names=old.names, first_row=old.first_row, prompt_texts=texts)
     return merge_parts(map(part_of_table, (table.select(~replaced), new)))
@@ -307,7 +307,7 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
         pieces.add(part)
     step, size, first_row = pieces.numbers()
     if not len(step):
-        return RewardTable.of_groups(())
+        return RewardTable.from_groups(())
     groups, prompts = pieces.groups.array(), pieces.prompts.array()
     order, num_parts = _by_group(step, first_row, groups, np.concatenate(pieces.starts))
     trim_heap()
@@ -326,7 +326,7 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
         first_of_prompt = np.unique(prompt, return_index=True)[1]
         prompt_texts = tuple(pieces.texts[piece] for piece in np.arange(len(step))[first][first_of_prompt].tolist())
     columns = pieces.columns(rows)
-    return RewardTable.of_columns(
+    return RewardTable.from_columns(
         columns,
         step=step[first],
         names=groups,

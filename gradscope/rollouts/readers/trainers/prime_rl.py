@@ -186,18 +186,18 @@ class TrainedBatches(Struct, frozen=True):
 def rollouts_in(block: LineBlock) -> Iterator[episodes.AgentRollout]:
     """All agents of the episodes in lines, trained or not, without their groups; lines that hold none are skipped."""
     rows, indices, bounds = block.decoded(_EPISODES)
-    of_lines: dict[int, list[episodes.AgentRollout]] = {
+    by_line: dict[int, list[episodes.AgentRollout]] = {
         number: [episodes.AgentRollout(episode, trace, "") for trace in episode.traces]
         for number, episode in zip(indices.tolist(), rows, strict=True)
     }
-    for line in block.odd_rows(bounds, [number for number in range(len(bounds) - 1) if number not in of_lines]):
+    for line in block.odd_rows(bounds, [number for number in range(len(bounds) - 1) if number not in by_line]):
         if isinstance(line.row, dict):
             episode = episodes.episode_of(line.row)
             pairs = zip(episode.traces, map(mapping_of, list_of(line.row.get("traces"))), strict=True)
-            of_lines[line.at] = [
+            by_line[line.at] = [
                 episodes.AgentRollout(episode, trace, "", line.row, parsed) for trace, parsed in pairs if parsed
             ]
-    return chain.from_iterable(rollouts for _, rollouts in sorted(of_lines.items(), key=itemgetter(0)))
+    return chain.from_iterable(rollouts for _, rollouts in sorted(by_line.items(), key=itemgetter(0)))
 
 
 _EPISODES = Decoder(episodes.Episode)

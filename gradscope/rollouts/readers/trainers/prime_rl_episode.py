@@ -287,12 +287,12 @@ class AgentRollout(Struct, gc=False, frozen=True):
 
 def _are_paths(traces: Sequence[Trace]) -> bool:
     """Whether each node of each follows the one before."""
-    of_traces = list(map(_NODES, traces))
-    return list(map(_PARENT, chain.from_iterable(of_traces))) == _path_parents(of_traces)
+    nodes = list(map(_NODES, traces))
+    return list(map(_PARENT, chain.from_iterable(nodes))) == _path_parents(nodes)
 
 
-def _path_parents(of_traces: Sequence[Sequence[_Node]]) -> list[int | None]:
-    return list(chain.from_iterable(map(_parents_on_path, map(len, of_traces))))
+def _path_parents(nodes: Sequence[Sequence[_Node]]) -> list[int | None]:
+    return list(chain.from_iterable(map(_parents_on_path, map(len, nodes))))
 
 
 @lru_cache
@@ -323,15 +323,15 @@ def _path_counts(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats] | No
     """:func:`count_tokens` of paths by the JSON of their lists; None where one is not as prime-rl writes them."""
     if any(rollout.parsed for rollout in rollouts):
         return None
-    of_traces = [rollout.trace.nodes for rollout in rollouts]
-    cells = list(map(_NODE_CELLS, chain.from_iterable(of_traces)))
+    nodes = [rollout.trace.nodes for rollout in rollouts]
+    cells = list(map(_NODE_CELLS, chain.from_iterable(nodes)))
     parents, links, ids, masks, levels = zip(*cells, strict=True) if cells else ((),) * 5
-    if any(links) or list(parents) != _path_parents(of_traces):
+    if any(links) or list(parents) != _path_parents(nodes):
         return None
     all_ids, all_masks, lists = b"".join(ids), b"".join(masks), b"[]" * len(cells)
     if all_ids.translate(None, b"0123456789, ") != lists or all_masks.translate(None, b"truefals, ") != lists:
         return None
-    first, id_bounds, mask_bounds = (_bounds([*map(len, sized)]) for sized in (of_traces, ids, masks))
+    first, id_bounds, mask_bounds = (_bounds([*map(len, sized)]) for sized in (nodes, ids, masks))
     start = mask_bounds[first]
     commas, is_true, is_false = (
         np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord(letter))
@@ -347,11 +347,11 @@ def _path_counts(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats] | No
     num_tokens = num_true + np.searchsorted(is_false, start[1:]) - np.searchsorted(is_false, begin)
     advantages = np.full(len(rollouts), np.nan)
     if any(levels):
-        num_levels = np.array([len(of_node or ()) for of_node in levels])
+        num_levels = np.array([len(node_levels or ()) for node_levels in levels])
         is_lacking = num_levels != np.diff(np.searchsorted(is_true, mask_bounds))
         is_complete = np.diff(_bounds(is_lacking)[first]) == 0
         for index in np.flatnonzero(is_sampled & is_complete).tolist():
-            distinct = set(chain.from_iterable(of_node or () for of_node in levels[first[index] : first[index + 1]]))
+            distinct = set(chain.from_iterable(filter(None, levels[first[index] : first[index + 1]])))
             advantages[index] = distinct.pop() if len(distinct) == 1 else np.nan
     return np.where(is_sampled, num_tokens, UNKNOWN), advantages
 
@@ -410,7 +410,7 @@ def is_standalone(episode: Mapping[str, Any]) -> bool:
 def _single_agents(episodes: Sequence[Episode]) -> list[AgentRollout] | None:
     """The agents of episodes that have one each, trained and with a path of nodes; None unless all are like this."""
     traces, groups, tasks = ([*cells] for cells in zip(*map(_AGENT_CELLS, episodes), strict=True))
-    agents = [trace for of_episode in traces for trace in of_episode]
+    agents = [trace for members in traces for trace in members]
     is_usual = (
         {1}.issuperset(map(len, traces))
         and {str}.issuperset(map(type, chain(groups, tasks)))
@@ -554,12 +554,12 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
             if self.is_left_out(episode):
                 continue
             try:
-                of_line = agents(row, episode)
+                trained = agents(row, episode)
             except UnusableRowError as error:
                 flaws.append((row, str(error)))
             else:
-                rollouts += of_line
-                rows += [row] * len(of_line)
+                rollouts += trained
+                rows += [row] * len(trained)
         columns = self.to_columns(rollouts, path)
         notes = [*columns.notes, *([AGENTS] if len(set(rows)) < len(rows) else [])]
         return replace(columns, row=np.array(rows, dtype=np.int64), flaws=flaws, notes=notes)
@@ -574,9 +574,9 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
 
     def all_records(self, files: Sequence[Path], quarantine: QuarantineLog) -> list[Record]:
         """The rollouts of all lines of files."""
-        rows = ((file, read_jsonl(file, quarantine.of_lines())) for file in files)
-        of_files = (records_in(self.columns_of_cells, *of_file, quarantine, self.noted.add) for of_file in rows)
-        return [record for of_file in of_files for _, record in of_file]
+        rows = ((file, read_jsonl(file, quarantine.for_lines())) for file in files)
+        records = (records_in(self.columns_of_cells, *located, quarantine, self.noted.add) for located in rows)
+        return [record for located in records for _, record in located]
 
     def log(self, files: Sequence[Path], quarantine: QuarantineLog) -> ColumnLog:
         """How files are read."""

@@ -297,8 +297,8 @@ def _group_steps(
     names = [name if count[name] == 1 else f"{name}/{prompt}" for name, prompt in zip(ids, prompts, strict=True)]
     _, number = np.unique(np.array(names, dtype=object), return_inverse=True)
     group, first, last, begun = number[group], *np.full((3, len(names)), np.nan)
-    for extreme, of_group, values in ((np.fmin, first, trained), (np.fmax, last, trained), (np.fmin, begun, sent)):
-        extreme.at(of_group, group, values)
+    for extreme, result, values in ((np.fmin, first, trained), (np.fmax, last, trained), (np.fmin, begun, sent)):
+        extreme.at(result, group, values)
     among = trained[(first < last)[group]]
     return _GroupSteps(
         names=names,
@@ -391,9 +391,9 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
     if not request.rewards_only:
         groups, placement = _at_their_steps(layout.all_records(files, quarantine), quarantine)
     else:
-        of_log, order = QuarantineLog(), {str(file): number for number, file in enumerate((*annotation_files, *files))}
-        groups, placement = _rewards_alone(layout.log(files, of_log), request)
-        quarantine.include(of_log, order)
+        order = {str(file): number for number, file in enumerate((*annotation_files, *files))}
+        groups, placement = _rewards_alone(layout.log(files, lost := QuarantineLog()), request)
+        quarantine.include(lost, order)
     record_batches, noted = annotations.record_batches, layout.noted
     run = assemble_groups(
         request,

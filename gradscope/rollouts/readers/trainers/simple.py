@@ -204,18 +204,18 @@ _BY_PROMPT = IfNoted("Some rollouts have no id: those of equal prompts at one st
 def _roll_rows(lines: Cells) -> Columns:
     """The rollouts of lines, each with its elements of all lists that are as long as that of responses."""
     lengths = ([len(parse.list_of(cell)) for cell in lines.column(key)] for key in _LISTS)
-    sizes = [of_line[0] if len(set(of_line)) == 1 else 0 for of_line in zip(*lengths, strict=True)]
+    sizes = [line[0] if len(set(line)) == 1 else 0 for line in zip(*lengths, strict=True)]
     rows = lines.elements(sizes)
     pairs = zip(rows.column("prompt"), rows.column("messages"), strict=True)
     prompts = [messages if prompt is UNSET else prompt for prompt, messages in pairs]
     firsts = np.flatnonzero(run_starts(prompts))  # rollouts of a prompt are adjacent
     ids = [parse.digest(None if prompts[row] is UNSET else prompts[row]) for row in firsts.tolist()]
-    of_row = np.repeat(np.array(ids, dtype=object), np.diff(firsts, append=len(prompts))).tolist()
+    prompt_ids = np.repeat(np.array(ids, dtype=object), np.diff(firsts, append=len(prompts))).tolist()
     names, domains = texts_in(rows.names("id")), texts_in(rows.names("domain"))
-    parts = list(zip(domains, names, of_row, strict=True))
-    group_of = {of_group: "/".join(filter(None, of_group)) for of_group in dict.fromkeys(parts)}
+    parts = list(zip(domains, names, prompt_ids, strict=True))
+    group_of = {part: "/".join(filter(None, part)) for part in dict.fromkeys(parts)}
     is_named = [bool(name or prompt) for name, prompt in zip(names, prompts, strict=True)]
-    group = [group_of[of_group] if named else "" for of_group, named in zip(parts, is_named, strict=True)]
+    group = [group_of[part] if named else "" for part, named in zip(parts, is_named, strict=True)]
     has_id = np.array(list(map(bool, names)), dtype=np.bool_)
 
     return Columns(
@@ -253,8 +253,8 @@ def _roll_episodes(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         if len(set(map(len, lists))) > 1 or not lists[0]:
             quarantine.add("global_step, trajectory_data and messages are not lists of one length", location)
             continue
-        for step, *of_episode in zip(*lists, strict=True):
-            data, talk = map(_object_in, of_episode)
+        for step, *cells in zip(*lists, strict=True):
+            data, talk = map(_object_in, cells)
             info, rewards = (parse.mapping_of(parse.mapping_of(data).get(key)) for key in ("env_info", "reward_info"))
             parts = parse.cut_conversation(talk)
             group = "/".join(parse.text_of(info.get(key)) for key in _GROUP_KEYS) if info else None
@@ -416,11 +416,11 @@ def _trajectories_in(cell: Any) -> list[_Trajectory]:
 
 
 def _rllm_rows(episodes: Cells) -> Columns:
-    of_episodes = list(map(_trajectories_in, episodes.column("trajectories")))
-    sizes = np.array(list(map(len, of_episodes)), dtype=np.int64)
+    lists = list(map(_trajectories_in, episodes.column("trajectories")))
+    sizes = np.array(list(map(len, lists)), dtype=np.int64)
     row, number = np.repeat(np.arange(len(sizes)), sizes), np.concatenate([sizes[:0], *map(np.arange, sizes)])
     rows, is_one_of_several = row.tolist(), (sizes > 1)[row]
-    trajectories = list(chain.from_iterable(of_episodes))
+    trajectories = list(chain.from_iterable(lists))
     rewards = [trajectory.reward for trajectory in trajectories]
     hashes = [parse.text_of(cell or None) for cell in episodes.cells("task_hash")]
     names = texts_of([trajectory.name for trajectory in trajectories])

@@ -190,11 +190,11 @@ def _rows(rows: Cells, *, part: str | None, index: str = "index", has_tokens: bo
     earlier = rows.column("earlier")
 
     def details(row: int) -> dict[str, Any]:
-        of_text = {"completion": parse.text_of(rows.cell("response", row))}
+        completion = {"completion": parse.text_of(rows.cell("response", row))}
         if not has_tokens:
-            return of_text
+            return completion
         before = tuple(map(logged_tokens, parse.list_of(earlier[row])))
-        return {**of_text, "tokens": logged_tokens(rows.rows[row]), "earlier": before}
+        return {**completion, "tokens": logged_tokens(rows.rows[row]), "earlier": before}
 
     are_several = np.array([bool(parse.list_of(cell)) for cell in earlier], dtype=np.bool_)
     return _sample_columns(rows, part=part, index=index, details=details, noted={BRANCHED: are_several})
@@ -285,16 +285,16 @@ def _miles_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
     sequences = list[tuple[Tokens, ...] | str]()  # none where one is missing; why where one contradicts itself
     for cells in rows.rows:
-        columns, own_rows = cells["columns"], cells["token_rows"]
-        is_whole = columns is not None and len(own_rows) >= cells["num_leaves"]
-        tables = [columns.slice(row, 1).to_pylist()[0] for row in own_rows] if is_whole else []
+        columns, numbers = cells["columns"], cells["token_rows"]
+        is_whole = columns is not None and len(numbers) >= cells["num_leaves"]
+        tables = [columns.slice(row, 1).to_pylist()[0] for row in numbers] if is_whole else []
         try:
             sequences.append(tuple(map(logged_tokens, tables)))
         except UnusableRowError as error:  # the sample stays in its group
             sequences.append(str(error))
     lacks_columns = np.array([cells["columns"] is None for cells in rows.rows])
-    usable = [of_row if isinstance(of_row, tuple) else () for of_row in sequences]
-    are_branched = [cells["num_leaves"] > 1 or len(of_row) > 1 for cells, of_row in zip(rows.rows, usable, strict=True)]
+    usable = [parts if isinstance(parts, tuple) else () for parts in sequences]
+    are_branched = [cells["num_leaves"] > 1 or len(parts) > 1 for cells, parts in zip(rows.rows, usable, strict=True)]
 
     def details(row: int) -> dict[str, Any]:
         tokens = {"tokens": usable[row][-1], "earlier": usable[row][:-1]} if usable[row] else {}

@@ -63,7 +63,7 @@ def _open_instruct_columns(reading: Reading, mixed: frozenset[int] | None = None
     log = partial(reading.log, keys=("step", "prompt_idx", "reward", "advantage", "finish_reason"), raw=_TRACE_TOKENS)
     if mixed is not None:
         return log(to_columns=partial(_open_instruct_rows, mixed=mixed))
-    of_odd_rows: _Prompts = defaultdict(set)
+    odd_prompts: _Prompts = defaultdict(set)
 
     def validate(table: RewardTable) -> RewardTable | None:
         names = [name.partition("/")[0] for name in (to_texts(table.names) if len(table) else ())]
@@ -71,12 +71,12 @@ def _open_instruct_columns(reading: Reading, mixed: frozenset[int] | None = None
         if len(set(groups)) < len(groups):
             return None
         for group, prompt in zip(groups, table.prompt.tolist(), strict=True):
-            if of_odd_rows and of_odd_rows[group] | {table.prompts[prompt]} != {table.prompts[prompt]}:
+            if odd_prompts and odd_prompts[group] | {table.prompts[prompt]} != {table.prompts[prompt]}:
                 return None
         return replace(table, names=to_strings(names)) if names else table
 
     return log(
-        to_columns=partial(_open_instruct_rows, of_odd_rows=of_odd_rows),
+        to_columns=partial(_open_instruct_rows, odd_prompts=odd_prompts),
         read_back=partial(_open_instruct_rows, mixed=frozenset()),
         validate=validate,
     )
@@ -86,28 +86,28 @@ _TRACE_TOKENS = ("prompt_tokens", "response_tokens", "logprobs")
 
 
 def _open_instruct_rows(
-    rows: Cells, *, mixed: frozenset[int] | None = None, of_odd_rows: _Prompts | None = None
+    rows: Cells, *, mixed: frozenset[int] | None = None, odd_prompts: _Prompts | None = None
 ) -> Columns:
     steps, indices = rows.steps("step"), index_names(rows.steps("prompt_idx"))
     prompts, responses, logprobs = map(rows.column, _TRACE_TOKENS)
 
-    of_row = names_of_runs([prompts], lambda firsts: json_text.digests_of_ids([text for (text,) in firsts]))
+    prompt_ids = names_of_runs([prompts], lambda firsts: json_text.digests_of_ids([text for (text,) in firsts]))
     lengths, logged = json_text.nums_ids(responses), json_text.flat_lengths(logprobs)
-    is_unlike = (logged != lengths) & (logged != json_text.OF_NULL)
+    is_unlike = (logged != lengths) & (logged != json_text.NULL)
     is_odd = (lengths < 0) | is_unlike
-    if not all(of_row):
-        is_odd |= [not prompt for prompt in of_row]
+    if not all(prompt_ids):
+        is_odd |= [not prompt for prompt in prompt_ids]
     if mixed is None:
-        groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, of_row, strict=True)]
+        groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, prompt_ids, strict=True)]
     elif not mixed:
         groups = indices
     else:
-        pairs = zip(steps.tolist(), indices, of_row, strict=True)
+        pairs = zip(steps.tolist(), indices, prompt_ids, strict=True)
         groups = [prompt or parse.NOT_IDS if step in mixed else name for step, name, prompt in pairs]
 
     def details(row: int) -> dict[str, Any]:
-        if of_odd_rows is not None and of_row[row]:
-            of_odd_rows[int(steps[row]), indices[row]].add(of_row[row])
+        if odd_prompts is not None and prompt_ids[row]:
+            odd_prompts[int(steps[row]), indices[row]].add(prompt_ids[row])
         *ids, logged = (rows.cell(key, row) for key in _TRACE_TOKENS)
         prompt, response = map(parse.token_ids, ids)
         if prompt is None or response is None:
@@ -115,15 +115,15 @@ def _open_instruct_rows(
         size = len(response)
         if logged is not None and not (isinstance(logged, list) and len(logged) == size):
             raise UnusableRowError(parse.NOT_ALIGNED)
-        of_tokens = parse.numbers(logged, size)
-        tokens = Tokens(prompt_ids=prompt, completion_ids=response, mask=(True,) * size, logprobs=of_tokens)
+        numbers = parse.numbers(logged, size)
+        tokens = Tokens(prompt_ids=prompt, completion_ids=response, mask=(True,) * size, logprobs=numbers)
         return {"completion": "", "tokens": tokens}
 
     return Columns(
         step=steps,
         group=groups,
         no_group="prompt_idx is not a whole number",
-        prompts=lambda chosen: [of_row[row] for row in chosen],
+        prompts=lambda chosen: [prompt_ids[row] for row in chosen],
         numbers={
             **{name: rows.numbers(name) for name in ("reward", "advantage")},
             "num_tokens": lengths,
@@ -174,7 +174,7 @@ _TEXTS = ("token_ids", "generation_logprobs", "advantages")
 def _nemo_rl_rows(cells: Cells) -> Columns:
     step = parse.number_in_name(_STEP, cells.path)
     # Where every reward of a step is written first, there are more rows than rollouts that a filter left.
-    trained = [row for row, of_row in enumerate(cells.column("filtered_rewards")) if of_row != []]
+    trained = [row for row, content in enumerate(cells.column("filtered_rewards")) if content != []]
     rows = cells.chosen(trained)
     filtered = rows.column("filtered_rewards")
     pairs = zip(rows.column("rewards"), filtered, strict=True)
@@ -251,7 +251,7 @@ def _plain_tokens(rows: Cells) -> dict[int, tuple[int, str, float]]:
     ids, logprobs, advantages = map(rows.column, _TEXTS)
     num_ids, shortest = json_text.nums_ids(ids, depth=2), np.fromiter(map(len, masks), np.int64, len(rows))
     for lengths in (num_ids, *(json_text.flat_lengths(cells, depth=2) for cells in (logprobs, advantages))):
-        shortest = np.where(lengths == json_text.OF_NULL, shortest, np.minimum(shortest, lengths))
+        shortest = np.where(lengths == json_text.NULL, shortest, np.minimum(shortest, lengths))
     ids, advantages = json_text.jsons_of(ids), json_text.jsons_of(advantages)
     facts, before, prompt, num_prompt = {}, b"\0", "", -1
     for row in np.flatnonzero((sizes > 0) & (shortest >= sizes) & (num_ids > 0)).tolist():

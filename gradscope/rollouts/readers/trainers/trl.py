@@ -117,7 +117,7 @@ def _read(request: ReadRequest) -> Run:
         return trl_groups.groups_with_rows(table, step, rows, ids)
 
     groups = GroupsOfTable(table) if request.rewards_only else GroupsOnDisk(table, read_step)
-    of_weights = _saved_weights(request, run)
+    weights = _saved_weights(request, run)
     layout = "tables on W&B" if paths[0].suffix == ".json" else "output_dir"
     read_files = (*paths, *state_files, request.run_config, request.completion_ids)
     source = request.source(
@@ -129,7 +129,7 @@ def _read(request: ReadRequest) -> Run:
         missing=(
             *functions.missing,
             *filter(None, (conflict,)),
-            *_missing(state, settings.origin, table, of_weights["weights"]),
+            *_missing(state, settings.origin, table, weights["weights"]),
         ),
         quarantined=quarantine.result(),
     )
@@ -140,7 +140,7 @@ def _read(request: ReadRequest) -> Run:
         metrics=state.metrics,
         unread_metrics=conflict,
         settings=settings,
-        **of_weights,
+        **weights,
         notes=trl_files.step_notes(training, evaluation, state, settings),
         windows=trl_files.windows(training, state),
         repeats=repeats(training, settings),
@@ -339,7 +339,7 @@ def _read_swift(request: ReadRequest) -> Run:
     batches: list[trl_groups.Block] = []
     repeats = 0
     before: dict[str, Sequence[Any]] | None = None
-    lines, spans = quarantine.of_lines(), StepSpans()
+    lines, spans = quarantine.for_lines(), StepSpans()
     for number, file in enumerate(files):
         for line_number, start, end, cells in located_rows(file, lines):
             for line in _lines_in(f"{file}:{line_number}", cells, lines):
@@ -369,15 +369,13 @@ def _read_swift(request: ReadRequest) -> Run:
     counted_lines = {(batch.location, batch.step) for batch in batches}
 
     def groups_of(rows: Iterable[FileRow], step: int | None) -> Sequence[RolloutGroup]:
-        of_step: dict[int, list[Mapping[str, Any]]] = {}
-        discarded = QuarantineLog().of_lines()
+        by_step: dict[int, list[Mapping[str, Any]]] = {}
+        discarded = QuarantineLog().for_lines()
         for line in (line for file, (location, row) in rows for line in _lines_in(location, row, discarded)):
             if (line.location, line.step) in counted_lines and step in (None, line.step):
-                cells = (
-                    dict(zip(line.columns, of_row, strict=True)) for of_row in zip(*line.columns.values(), strict=True)
-                )
-                of_step.setdefault(line.step, []).extend(cells)
-        return [group for step, rows in of_step.items() for group in trl_groups.groups_with_rows(table, step, rows, {})]
+                cells = zip(*line.columns.values(), strict=True)
+                by_step.setdefault(line.step, []).extend(dict(zip(line.columns, row, strict=True)) for row in cells)
+        return [group for step, rows in by_step.items() for group in trl_groups.groups_with_rows(table, step, rows, {})]
 
     return assemble_groups(
         request,
@@ -442,15 +440,15 @@ def _swift_weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, fl
 def _batch_of(line: _Line, weights: Mapping[str, float], *, in_full: bool) -> trl_groups.Block:
     absent = (None,) * len(line.columns["step"])
     functions = {name: numbers_of(line.columns.get(name, absent)) for name in weights}
-    prompts, of_text = line.columns["prompt"], {str}.issuperset(map(type, line.columns["prompt"]))
+    prompts, are_texts = line.columns["prompt"], {str}.issuperset(map(type, line.columns["prompt"]))
     numbers = defaultdict[str, int](count().__next__)
-    of_row = np.fromiter(map(numbers.__getitem__, prompts), np.int64) if of_text else np.arange(len(prompts))
-    different, id_of = (list(numbers), parse.prompt_text_id) if of_text else (prompts, parse.digest)
+    prompt_index = np.fromiter(map(numbers.__getitem__, prompts), np.int64) if are_texts else np.arange(len(prompts))
+    different, id_of = (list(numbers), parse.prompt_text_id) if are_texts else (prompts, parse.digest)
     is_measured = in_full and trl_files.TOKEN_COLUMNS.isdisjoint(line.columns)
     return trl_groups.Block(
         location=line.location,
         step=line.step,
-        prompts=trl_files.RowPrompts.from_distinct(different, of_row, id_of),
+        prompts=trl_files.RowPrompts.from_distinct(different, prompt_index, id_of),
         rewards=trl_groups.scalar_rewards(functions, weights),
         functions=functions,
         advantages=numbers_of(line.columns["advantages"]),

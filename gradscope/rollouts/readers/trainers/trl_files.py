@@ -46,21 +46,21 @@ class RowPrompts(Struct, frozen=True, kw_only=True):
 
     ids: tuple[str, ...]
     texts: tuple[str, ...]
-    of_row: Counts  # the index of each row's prompt in ``ids``, [N]
+    index: Counts  # the index of each row's prompt in ``ids``, [N]
 
     @classmethod
-    def from_distinct(cls, different: Sequence[Any], of_row: Counts, id_of: Callable[[Any], str]) -> RowPrompts:
+    def from_distinct(cls, different: Sequence[Any], index: Counts, id_of: Callable[[Any], str]) -> RowPrompts:
         """From different prompts, several of which may have the same id, and the index of each row's prompt, [N]."""
         ids = list(map(id_of, different))
         if len(set(ids)) == len(ids):
-            return cls(ids=tuple(ids), texts=tuple(map(parse.text_of, different)), of_row=of_row)
+            return cls(ids=tuple(ids), texts=tuple(map(parse.text_of, different)), index=index)
         texts = {name: parse.text_of(prompt) for name, prompt in zip(reversed(ids), reversed(different), strict=True)}
-        numbers = {name: index for index, name in enumerate(dict.fromkeys(ids))}
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(ids))}
         indices = np.array([numbers[name] for name in ids], dtype=np.int64)
-        return cls(ids=tuple(numbers), texts=tuple(texts[name] for name in numbers), of_row=indices[of_row])
+        return cls(ids=tuple(numbers), texts=tuple(texts[name] for name in numbers), index=indices[index])
 
     def __len__(self) -> int:
-        return len(self.of_row)
+        return len(self.index)
 
 
 class StepFile(Struct, frozen=True, kw_only=True):
@@ -210,8 +210,8 @@ def completion_files(path: Path) -> tuple[Path, ...]:
     if path.is_file():
         return (path,) if any(map(path.match, (_COMPLETIONS, _SAVED))) else ()
     files = [*path.glob(f"completions/{_COMPLETIONS}"), *path.glob(_COMPLETIONS)]
-    of_wandb = (path.glob(below + _SAVED) for below in ("", "media/table/", "files/media/table/"))
-    files = files or list(chain.from_iterable(of_wandb))
+    wandb_files = (path.glob(below + _SAVED) for below in ("", "media/table/", "files/media/table/"))
+    files = files or list(chain.from_iterable(wandb_files))
     return tuple(sorted(files, key=natural))
 
 

@@ -67,7 +67,7 @@ def group_sizes(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[lis
                 hint="Check that the arguments belong to this run.",
             )
         return [int(num_generations)] * len(blocks), ()
-    longest = math.gcd(*(length for block in blocks for length in _runs(block.prompts.of_row)))
+    longest = math.gcd(*(length for block in blocks for length in _runs(block.prompts.index)))
     sizes = [size for size in range(longest, 1, -1) if longest % size == 0]
     for evidence, fits in (("advantages", _explains), ("frac_reward_zero_std", _has_logged_share)):
         size = next((size for size in sizes if all(fits(block, size) for block in blocks)), None)
@@ -82,7 +82,7 @@ def group_sizes(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[lis
 
 def _changing_sizes(blocks: Sequence[Block]) -> list[int]:
     """The size in each block that explains its advantages; of several the one before. Empty where a block has none."""
-    longest = ((block, math.gcd(*_runs(block.prompts.of_row))) for block in blocks)
+    longest = ((block, math.gcd(*_runs(block.prompts.index))) for block in blocks)
     fitting = [[n for n in range(run, 1, -1) if run % n == 0 and _explains(block, n)] for block, run in longest]
     size, chosen = next((sizes[0] for sizes in fitting if len(sizes) == 1), 0), list[int]()
     for sizes in fitting if all(fitting) else ():
@@ -93,7 +93,7 @@ def _changing_sizes(blocks: Sequence[Block]) -> list[int]:
 
 def uncut(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, ...]:
     """Indices of blocks whose rows do not come in groups of the usual size: rows were lost or exchanged."""
-    common_sizes = [math.gcd(*_runs(block.prompts.of_row)) for block in blocks]
+    common_sizes = [math.gcd(*_runs(block.prompts.index)) for block in blocks]
     usual, count = Counter(common_sizes).most_common(1)[0]
     decides = math.gcd(*common_sizes) == 1 and 2 * count > len(common_sizes)
     size = settings.get("num_generations", usual if decides else math.gcd(*common_sizes))
@@ -110,10 +110,10 @@ def table_of_blocks(blocks: Sequence[Block], sizes: Sequence[int]) -> RewardTabl
     codes: dict[str, int] = defaultdict(count().__next__)  # ids of prompts
     texts, prompts = list[str](), list[Counts]()
     for block, size in sized:
-        of_block = np.fromiter(map(codes.__getitem__, block.prompts.ids), np.int64, len(block.prompts.ids))
-        texts += compress(block.prompts.texts, of_block >= len(texts))
-        prompts.append(of_block[block.prompts.of_row[::size]])
-    of_blocks: list[dict[str, NDArray[Any]]] = [
+        prompt_codes = np.fromiter(map(codes.__getitem__, block.prompts.ids), np.int64, len(block.prompts.ids))
+        texts += compress(block.prompts.texts, prompt_codes >= len(texts))
+        prompts.append(prompt_codes[block.prompts.index[::size]])
+    block_columns: list[dict[str, NDArray[Any]]] = [
         {
             "reward": np.where(np.isfinite(block.rewards), block.rewards, math.nan),
             "advantage": block.advantages,
@@ -123,9 +123,9 @@ def table_of_blocks(blocks: Sequence[Block], sizes: Sequence[int]) -> RewardTabl
         }
         for block in blocks
     ]
-    names = [name for name in of_blocks[0] if all(name in of_block for of_block in of_blocks)]
-    columns = {name: np.concatenate([of_block[name] for of_block in of_blocks]) for name in names}
-    return RewardTable.of_columns(
+    names = [name for name in block_columns[0] if all(name in prompt_codes for prompt_codes in block_columns)]
+    columns = {name: np.concatenate([prompt_codes[name] for prompt_codes in block_columns]) for name in names}
+    return RewardTable.from_columns(
         columns,
         step=step.astype(np.int64),
         names=to_indices(index_in_step).cast(pa.string()),
@@ -190,7 +190,7 @@ def _logged_logprobs(row: Mapping[str, Any], column: str) -> tuple[float, ...] |
 def _is_cut_by(block: Block, size: Any) -> bool:
     if not isinstance(size, int) or size < 1 or len(block.prompts) % size:
         return False
-    return bool(np.all(np.ptp(block.prompts.of_row.reshape(-1, size), axis=1) == 0))
+    return bool(np.all(np.ptp(block.prompts.index.reshape(-1, size), axis=1) == 0))
 
 
 def _runs(indices: Counts) -> list[int]:

@@ -47,7 +47,7 @@ def test_lists_of_many_rows_are_counted_as_each_alone(strange: bytes) -> None:
         rows = list(map(Raw, texts))
         lines = [text.replace(b"\n", b" ") for text in texts]
         lengths, ids = (
-            [json_text.OF_NULL if text == b"null" else name(text) for text in lines]
+            [json_text.NULL if text == b"null" else name(text) for text in lines]
             for name in (json_text.flat_length, of_ids)
         )
         assert json_text.nums_ids(rows).tolist() == ids
@@ -56,7 +56,7 @@ def test_lists_of_many_rows_are_counted_as_each_alone(strange: bytes) -> None:
         assert json_text.nums_ids(nested, depth=2).tolist() == list(map(of_ids, lines))
     for text in (b"[[7], 8]", b"[8, [7]]", b"[[7], [8]]", b"[7, 8]"):
         assert json_text.flat_lengths([Raw(text), Raw(b"[[7, 8]]")], depth=2).tolist() == [-1, 2]
-    assert json_text.nums_ids([[1, 2], None, "1", UNSET]).tolist() == [2, json_text.OF_NULL, -1, json_text.OF_NULL]
+    assert json_text.nums_ids([[1, 2], None, "1", UNSET]).tolist() == [2, json_text.NULL, -1, json_text.NULL]
 
 
 @given(

@@ -51,7 +51,7 @@ def test_lines_of_metrics_that_cannot_be_used_are_a_lost_part_of_the_run() -> No
 
 def test_a_line_that_holds_many_rollouts_counts_as_many_as_those_that_were_read() -> None:
     log = QuarantineLog()
-    lines = log.of_lines()
+    lines = log.for_lines()
     for size in (64, 32, 0):  # the last one repeats another
         lines.count_rollouts(size)
     for reason, location in (("text", "log:4"), ("text", "log:5"), (BLANK, "log:6")):
@@ -71,7 +71,7 @@ def test_a_line_that_holds_many_rollouts_counts_as_many_as_those_that_were_read(
 
 def test_lines_of_which_none_was_read_count_as_lines() -> None:
     log = QuarantineLog()
-    log.of_lines().add("text", "log:1")
+    log.for_lines().add("text", "log:1")
     assert (log.result().num_rollouts, log.result().counted) == (1, "1 row")
 
 

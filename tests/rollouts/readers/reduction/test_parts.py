@@ -160,7 +160,7 @@ def test_any_cut_of_the_log_equals_the_row_reader(records: list[Record], cuts: l
     assert_equal_tables(table, merge_parts(parts_of(records, ())))
     assert (table.sample, len(merge_parts([]))) == (None, 0)
     groups = build_groups(records, QuarantineLog())
-    by_row = RewardTable.of_groups(groups)
+    by_row = RewardTable.from_groups(groups)
     assert table.ids() == by_row.ids()
     assert [table.prompts[at] for at in table.prompt] == [group.prompt_id for group in groups]
     np.testing.assert_array_equal(table.reward, by_row.reward)
