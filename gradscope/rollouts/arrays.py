@@ -31,8 +31,8 @@ def to_filled(column: pa.ChunkedArray | pa.Array, value: float) -> NDArray[Any]:
     joined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if not joined.null_count:
         return to_numpy(joined)
-    bare = pa.Array.from_buffers(joined.type, len(joined), [None, joined.buffers()[1]], offset=joined.offset)
-    return np.where(to_numpy(joined.is_valid().cast(pa.int8())), to_numpy(bare), value)
+    without_nulls = pa.Array.from_buffers(joined.type, len(joined), [None, joined.buffers()[1]], offset=joined.offset)
+    return np.where(to_numpy(joined.is_valid().cast(pa.int8())), to_numpy(without_nulls), value)
 
 
 def to_floats(values: Iterable[float | None]) -> Floats:
@@ -164,9 +164,9 @@ def without_answers(column: pa.Array) -> pa.Array | None:
     entries = column.values.flatten()[role].dictionary_encode()
     codes = dictionary_codes(entries)
     is_other = (codes < 0) | (codes != entries.dictionary.index("assistant").as_py())
-    stay = np.append(0, np.maximum.accumulate(np.where(is_other, np.arange(1, len(entries) + 1), 0)))
+    prompt_ends = np.append(0, np.maximum.accumulate(np.where(is_other, np.arange(1, len(entries) + 1), 0)))
     offsets = to_numpy(column.offsets).astype(np.int64)
-    sizes = np.maximum(stay[offsets[1:]] - offsets[:-1], 0)
+    sizes = np.maximum(prompt_ends[offsets[1:]] - offsets[:-1], 0)
     ends = np.cumsum(sizes)
     chosen = np.repeat(offsets[:-1] - (ends - sizes), sizes) + np.arange(len(sizes) and ends[-1])
     values = column.values.take(to_indices(chosen))

@@ -27,14 +27,14 @@ from gradscope.rollouts.run import Numbers, StepMetrics
 
 Bytes = NDArray[np.uint8]
 
-_NUMBER, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 """Wire types: a varint, eight bytes, a length and so many bytes, four bytes."""
 _FLOAT32 = 1  # a type of TensorFlow's
 _STEP_AT = 10  # the first byte of a step behind a time: its key is behind a key and eight bytes
 _NO_CHECKSUM = 0  # the checksum of a writer that makes none
 Field = tuple[int, int | bytes, int]  # number, value, offset of the value
 
-_FEW, _LONG_MESSAGE, _MAX_KINDS = 16, 512, 32
+_MIN_MESSAGES, _MAX_MESSAGE, _MAX_KINDS = 16, 512, 32
 """Fewer messages of a size, longer ones and those of further kinds are read one by one."""
 _CELLS = 1 << 21  # bytes of messages that are compared together
 _MAX_STEPS = (1 << 63) - 1
@@ -120,7 +120,7 @@ class _Scalars:
         """Read messages of one size: thousands at once where they differ in time, step and value alone."""
         at_once = max(_CELLS // max(size, 1), 1)
         for remaining in np.split(numbers, range(at_once, len(numbers), at_once)):
-            is_short = len(remaining) >= _FEW and size <= _LONG_MESSAGE
+            is_short = len(remaining) >= _MIN_MESSAGES and size <= _MAX_MESSAGE
             messages = data[starts[remaining][:, None] + np.arange(12, 12 + size)] if is_short else data[:0]
             for _ in range(_MAX_KINDS if is_short else 0):
                 layout = _layout(messages[0].tobytes()) if len(remaining) else None
@@ -222,8 +222,8 @@ def _records(data: Bytes) -> tuple[Counts, Counts, str]:
     bad = np.flatnonzero((written != _NO_CHECKSUM) & (written != _checksums(data[starts[:, None] + np.arange(8)])))
     if len(bad):
         first = bad[0]
-        why = f"from byte {starts[first]:,} on it cannot be read"
-        return starts[:first], np.diff(starts[: first + 1]) - 16, why
+        damage = f"from byte {starts[first]:,} on it cannot be read"
+        return starts[:first], np.diff(starts[: first + 1]) - 16, damage
     if last <= len(data):
         return starts, np.diff(np.append(starts, last)) - 16, ""
     return starts[:-1], np.diff(starts) - 16, ""  # the last is cut off: it may be being written
@@ -250,7 +250,7 @@ def _layout(message: bytes) -> _Layout | None:
     except (IndexError, ValueError, struct.error):
         return None
     keys = message[0], message[_STEP_AT - 1]
-    if rest or [number for number, *_ in event] != [1, 2, 5] or keys != (1 << 3 | _LONG, 2 << 3 | _NUMBER):
+    if rest or [number for number, *_ in event] != [1, 2, 5] or keys != (1 << 3 | _FIXED64, 2 << 3 | _VARINT):
         return None
     end = next(index for index in range(_STEP_AT, len(message)) if message[index] < 128) + 1
     return _Layout((_STEP_AT, end), tag, value_at) if end <= _STEP_AT + 8 else None
@@ -297,12 +297,12 @@ def _fields(message: bytes) -> Iterator[Field]:
     while position < len(message):
         key, position = _varint(message, position)
         kind = key & 7
-        if kind == _NUMBER:
+        if kind == _VARINT:
             start = position
             number, position = _varint(message, position)
             yield key >> 3, number, start
             continue
-        length = {_LONG: 8, _SHORT: 4}.get(kind)
+        length = {_FIXED64: 8, _FIXED32: 4}.get(kind)
         if kind == _BYTES:
             length, position = _varint(message, position)
         if length is None:

@@ -68,7 +68,7 @@ class Mirror(Struct, kw_only=True):
         except (InputError, OSError, ValueError, TypeError, AttributeError):
             self.copied = {}
         self._remove_stale()
-        now = []
+        urgent = []
         for entry in self.listing.entries:
             when = listings.when_copied(entry.name)
             if self.listing.is_file or self.listing.pattern:  # it was named, whatever a log may be called
@@ -77,13 +77,13 @@ class Mirror(Struct, kw_only=True):
             file.parent.mkdir(parents=True, exist_ok=True)
             match when:
                 case "now":
-                    now.append(entry)
+                    urgent.append(entry)
                 case "awaited" if not self._is_fresh(entry):
                     file.unlink(missing_ok=True)
                     listings.awaited_mark(file).touch()
                 case "never" if not file.is_file() or file.stat().st_size != len(_STAND_IN):
                     file.write_bytes(_STAND_IN)  # without a look at the other hundred thousand names
-        self.copy(now)
+        self.copy(urgent)
         note_copy(self.root, self.listing.root)
 
     def _make_home(self) -> None:

@@ -135,7 +135,7 @@ def group_name(step: int, group: str) -> str:
 
 _AT_ONCE = 1 << 17  # groups of one size in a block, so that arrays made from it stay below a few dozen MB
 _OPTIONAL = ("advantage", "num_tokens", "seconds", "truncated", "policy", "sample", "num_characters", "text_hash")
-ENDS: dict[Status, float] = {"completed": 0.0, "truncated": 1.0}  # the column ``truncated``, by how completions ended
+TRUNCATED: dict[Status, float] = {"completed": 0.0, "truncated": 1.0}  # the column ``truncated``, by status
 UNKNOWN = -1  # a number or hash that is not known, and a rollout without a policy's name
 REWARD = "reward/"  # what stands before the name of a reward function in the name of its column
 
@@ -153,7 +153,7 @@ def numbered_policies(names: Sequence[str | None]) -> tuple[tuple[str, ...], dic
 
 def status_of(truncated: float | None) -> Status:
     """How a completion ended, by its entry in the column ``truncated``."""
-    return next((status for status, end in ENDS.items() if end == truncated), "unknown")
+    return next((status for status, end in TRUNCATED.items() if end == truncated), "unknown")
 
 
 def completion_columns(completions: Sequence[str]) -> dict[str, Counts]:
@@ -174,7 +174,7 @@ def rollout_columns(rollouts: Sequence[Any], *, with_completions: bool = False) 
             for name in dict.fromkeys(name for rollout in rollouts for name in rollout.rewards)
         },
         "seconds": to_floats(rollout.seconds for rollout in rollouts),
-        "truncated": to_floats(ENDS.get(rollout.status) for rollout in rollouts),
+        "truncated": to_floats(TRUNCATED.get(rollout.status) for rollout in rollouts),
         "advantage": to_floats(rollout.advantage for rollout in rollouts),
         "num_tokens": np.array(lengths, dtype=np.int64),
     }

@@ -108,8 +108,8 @@ def _explained(error: BaseException, url: str) -> GradscopeError:
     while inner := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(inner)
     names = [type(cause).__name__ for cause in chain]
-    if ours := next((cause for cause in chain if isinstance(cause, GradscopeError)), None):
-        return ours  # a library wrapped our refusal
+    if raised := next((cause for cause in chain if isinstance(cause, GradscopeError)), None):
+        return raised  # a library wrapped our refusal
     if isinstance(error, ImportError):
         package = PACKAGES[scheme]
         return MissingDependencyError(f"{source} needs the package {package}.", hint=f"pip install {package}")
@@ -164,7 +164,7 @@ _READ_NAMES = re.compile(r"(^|/)(events\.out\.tfevents\.[^/]*|rollout_data/[^/]*
 """Further logs: TensorBoard's, and slime's."""
 _WEIGHTS = re.compile(r"(\.safetensors|\.jinja|^tokenizer\.(json|model)|^vocab\.(json|txt)|^merges\.txt)$")
 """Files that only a command that loads the model opens."""
-_NEVER = (".pkl", ".pickle", ".dp", ".bin", ".safetensors")
+_NEVER_COPIED = (".pkl", ".pickle", ".dp", ".bin", ".safetensors")
 """Endings of files that are of no use even where one is named by itself: an error says what to name instead."""
 _AWAITED = ".awaited"
 
@@ -180,7 +180,7 @@ def when_copied(name: str) -> Literal["now", "awaited", "never"]:
 
 def is_of_use(name: str) -> bool:
     """Whether a file that was named by itself is copied: any but those that cannot be logs."""
-    return not name.lower().endswith(_NEVER)
+    return not name.lower().endswith(_NEVER_COPIED)
 
 
 def awaited_mark(file: Path) -> Path:
@@ -198,7 +198,7 @@ def awaited_in(folder: Path) -> tuple[Path, ...]:
     return tuple(mark.with_name(mark.name.removesuffix(_AWAITED)) for mark in sorted(folder.glob(f"*{_AWAITED}")))
 
 
-_SILENCE = 60  # seconds without a byte after which a server is given up; a whole file may take as long as it does
+_TIMEOUT = 60  # seconds without a byte after which a server is given up; a whole file may take as long as it does
 
 
 class SizeLimit:
@@ -243,7 +243,7 @@ def web_options() -> dict[str, Any]:
     trace.on_request_redirect.append(redirected)
     return {
         "client_kwargs": {
-            "timeout": ClientTimeout(total=None, sock_connect=_SILENCE, sock_read=_SILENCE),
+            "timeout": ClientTimeout(total=None, sock_connect=_TIMEOUT, sock_read=_TIMEOUT),
             "trace_configs": [trace],
         }
     }
@@ -257,7 +257,7 @@ def refuse_inwards(url: str, target: str) -> None:
             another port.
     """
     before, after = _origin(url), _origin(target)
-    if after is None or (after != before and _nearness(after[0]) > min(_nearness(before[0]) if before else 0, 1)):
+    if after is None or (after != before and _proximity(after[0]) > min(_proximity(before[0]) if before else 0, 1)):
         raise InputError(
             f"{shown_url(url)} sends its readers to {shown_url(target)}, which is no place for a log from there.",
             hint="If that is where the log is, name it.",
@@ -274,7 +274,7 @@ def _origin(url: str) -> tuple[str, int] | None:
     return (parts.hostname, port) if parts.hostname else None
 
 
-def _nearness(host: str) -> int:
+def _proximity(host: str) -> int:
     """0 for a host of the internet, 1 for one of a private network, 2 for this machine and its link-local network."""
     try:
         addresses = {ip_address(str(address[4][0]).partition("%")[0]) for address in socket.getaddrinfo(host, None)}

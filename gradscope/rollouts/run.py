@@ -28,7 +28,7 @@ from gradscope.rollouts.groups import (
 )
 
 _AT_ONCE = 1 << 12  # steps that are made into dictionaries at once
-_AROUND = 32  # steps before and after one whose digits tell how a metric was rounded
+_NEARBY_STEPS = 32  # steps before and after one whose digits tell how a metric was rounded
 FLOAT32_DIGITS = 8  # of as many digits a number was not rounded
 
 
@@ -295,7 +295,7 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
         """
         steps, values = self.step_metrics.series(name)
         index = int(np.searchsorted(steps, step))
-        num_digits, last = written_digits(values[max(0, index - _AROUND) : index + _AROUND].tolist())
+        num_digits, last = written_digits(values[max(0, index - _NEARBY_STEPS) : index + _NEARBY_STEPS].tolist())
         value = self.metrics.get(step, {}).get(name)
         if not (value and math.isfinite(value) and last < 0 and num_digits < FLOAT32_DIGITS):  # else it may be whole
             return 0.0
@@ -305,9 +305,9 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
         """The same with further sentences on what is missing."""
         return replace(self, source=replace(self.source, missing=(*self.source.missing, *sentences)))
 
-    def without_metrics(self, why: str) -> Run:
+    def without_metrics(self, reason: str) -> Run:
         """The same, which says why metrics next to the rollouts were not read."""
-        return replace(self.with_missing(why), unread_metrics=why)
+        return replace(self.with_missing(reason), unread_metrics=reason)
 
     @property
     def steps(self) -> tuple[int, ...]:

@@ -298,8 +298,8 @@ def _require_groups(path: Path, groups: Sequence[RolloutGroup]) -> None:
         raise _damaged(path, "a rollout stands there twice")
 
 
-def _damaged(path: Path, why: str) -> InputError:
-    return InputError(f"{path} is damaged: {why}.", hint=_COPY)
+def _damaged(path: Path, reason: str) -> InputError:
+    return InputError(f"{path} is damaged: {reason}.", hint=_COPY)
 
 
 def _from_row(row: Mapping[str, Any], location: str, quarantine: SetAside | None) -> Rollout:

@@ -24,7 +24,7 @@ from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, sample
 from gradscope.rollouts.readers.evaluations.folders import Evaluations, evaluations_in, refuse_several
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
-from gradscope.rollouts.readers.metrics_alone.naming import bare
+from gradscope.rollouts.readers.metrics_alone.naming import without_prefix
 from gradscope.rollouts.readers.parsing.quarantine import refuse_quarantined
 from gradscope.rollouts.readers.parsing.records import Measured, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand
@@ -150,8 +150,8 @@ def read_run(
     if reader is METRICS and not metrics_alone:
         text, hint = f"{request.path} holds metrics and no rollouts.", "Name the file of rollouts, where there is one."
         if name is None and request.path.is_dir() and trl.FORMAT.recognizes(request):
-            why = trl.without_completions(request.path)
-            text, hint = f"{text} {why.message}", why.hint or ""
+            reason = trl.without_completions(request.path)
+            text, hint = f"{text} {reason.message}", reason.hint or ""
         commands = "gradscope degeneracy, spike, check, compare and report answer from metrics alone."
         raise InputError(text, hint=f"{hint} {commands}")
     _refuse_unused(reader, request)
@@ -207,7 +207,7 @@ def _naming_non_finite(run: Run) -> Run:
         if name in metrics.not_shares or np.isfinite(series.values).all():
             continue
         steps, values = metrics.series(name)
-        same = bare(name)
+        same = without_prefix(name)
         is_reported = ~np.isfinite(values) & (same == name or ~np.isin(steps, metrics.series(same)[0]))
         if is_reported.any():
             first, num_others = int(steps[is_reported][0]), np.count_nonzero(is_reported) - 1

@@ -108,7 +108,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             prompts=partial(self._prompts, rows, group),
             texts=None
             if names.prompt is None
-            else lambda firsts: list(map(parse.text_of, rows.cells(names.prompt, firsts))),
+            else lambda first_rows: list(map(parse.text_of, rows.cells(names.prompt, first_rows))),
             numbers=numbers,
             noted=noted,
             no_reward=partial(rows.no_reward, names.reward or ""),
@@ -145,10 +145,10 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             numbers["advantage"] = rows.numbers(names.advantage)
         return numbers
 
-    def _prompts(self, rows: Cells, group: list[str] | pa.Array, firsts: list[int]) -> list[str]:
+    def _prompts(self, rows: Cells, group: list[str] | pa.Array, first_rows: list[int]) -> list[str]:
         """The ids of the prompts of some rows: their own, else that of their text, else that of their group."""
-        names, cells = self.names, rows.chosen(firsts)
-        ids = texts_in(group, firsts) if self.by_prompt else [""] * len(firsts)
+        names, cells = self.names, rows.chosen(first_rows)
+        ids = texts_in(group, first_rows) if self.by_prompt else [""] * len(first_rows)
         for name, ids_in in ((names.prompt_id, cells.names), (names.prompt, cells.prompt_ids), (self.key, cells.names)):
             if name is not None and "" in ids:
                 ids = [prompt_id or other for prompt_id, other in zip(ids, texts_in(ids_in(name)), strict=True)]

@@ -124,16 +124,16 @@ def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
 
 def _steps_in_names(files: Sequence[Path], level: int) -> tuple[Mapping[Path, int], bool]:
     """The numbers in names of files, or of the folders so many levels above, and whether a word says that they are."""
-    rests, steps, has_word = set[str](), dict[Path, int](), False
+    remainders, steps, has_word = set[str](), dict[Path, int](), False
     for file in files:
         name, *below = file.parts[-level - 1 :]
         match = _STEP_IN_NAME.fullmatch(name if below else stem_of(file))
         if match is None:
             return {}, False
         rest = f"{match['before'] or ''}*{re.sub('[0-9]+', '', match['after'] or '')}"
-        rests.add(_WRITER.sub(r"\1", "/".join([rest, *below])))
+        remainders.add(_WRITER.sub(r"\1", "/".join([rest, *below])))
         steps[file], has_word = int(match["step"] or match["bare"]), match["bare"] is None
-    return ({}, False) if len(rests) > 1 or any(map(HELD_OUT.search, rests)) else (steps, has_word)
+    return ({}, False) if len(remainders) > 1 or any(map(HELD_OUT.search, remainders)) else (steps, has_word)
 
 
 def step_is_in_name(file: Path, columns: ColumnNames) -> bool:
@@ -160,7 +160,7 @@ class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
 
     head: Sequence[Mapping[str, Any]]
     rows: Sequence[Mapping[str, Any]]  # the same with the entries of their objects as columns
-    many: Sequence[Mapping[str, Any]]  # further ones, so many that ids are seen to recur
+    searched: Sequence[Mapping[str, Any]]  # further ones, so many that ids are seen to recur
     are_followed: bool  # whether the log goes on behind these
     layout: nested.Layout  # where they lie within the rows of the log
     named: ColumnNames  # the columns that the user named
@@ -170,17 +170,17 @@ class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
         """Those of a log."""
         outer = records.peek(path)
         head = nested.first_rows_within(outer, layout) if layout else outer
-        many = (
+        searched = (
             nested.first_rows_of_lists(outer, layout) if layout else records.peek(path, num_rows=records.NUM_SEARCHED)
         )
-        are_followed = not layout and records.has_more_rows(path, many)
+        are_followed = not layout and records.has_more_rows(path, searched)
         rows = roles.with_entries(head, named)
-        return cls(head=head, rows=rows, many=many, are_followed=are_followed, layout=layout, named=named)
+        return cls(head=head, rows=rows, searched=searched, are_followed=are_followed, layout=layout, named=named)
 
     @cached_property
     def many_with_entries(self) -> Sequence[Mapping[str, Any]]:
         """The further ones with the entries of their objects as columns."""
-        return roles.with_entries(self.many, self.named)
+        return roles.with_entries(self.searched, self.named)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -230,19 +230,19 @@ def read_flat(
         outer = "a document" if len(records.peek(request.path)) == 1 else "each row"
         title = f"samples in {nested.title_of(layout)} of {outer}"
     if first.are_followed and request.rewards_only:
-        log = replace(log, validate=partial(grouping.without_constants, rows=first.many))
+        log = replace(log, validate=partial(grouping.without_constants, rows=first.searched))
     notes = dict[Any, None]()
     groups = reduced_groups(replace(log, note=notes.setdefault), request) or ()
     if flat.held_out and not len(groups):  # a log of nothing but evaluations
-        everything = replace(request, so_far=None)
-        return read_flat(everything, format=format, with_steps=with_steps, layout=layout, with_held_out=True)
+        unrestricted = replace(request, so_far=None)
+        return read_flat(unrestricted, format=format, with_steps=with_steps, layout=layout, with_held_out=True)
     text = " + ".join(f"{weight:g} {name}" for name, weight in terms.items()).replace("+ -", "- ")
-    episodes = step_numbers([row.get("episode") for row in first.many])
+    episodes = step_numbers([row.get("episode") for row in first.searched])
     count_up = len(episodes) > 1 and (np.diff(episodes, prepend=-1) > 0).all()  # from row to row
     inferred = [
         *_about_columns(flat, request.columns),
         *([f"{total!r} is the weighted sum of other columns, its reward functions: {text}."] if terms else []),
-        *([_RECURRING] if distinct != names else []),
+        *([_RECURRING_IDS] if distinct != names else []),
         *_about_questions(grouping, distinct, roles.resolve_columns(first.names, request.columns).prompt),
         *([_EPISODES] if is_evaluation and count_up else []),
     ]
@@ -291,7 +291,7 @@ def _known_columns(request: records.ReadRequest, first: _FirstRows) -> ColumnNam
     names = roles.columns_in(first.head)
     if is_guess and records.are_turns({name: [row.get(name) for row in first.head] for name in names}):
         records.refuse_turns(request.path, columns.step)
-    if request.columns == ColumnNames() and roles.are_parts_of_rollouts(first.many, columns):
+    if request.columns == ColumnNames() and roles.are_parts_of_rollouts(first.searched, columns):
         records.refuse_turns(request.path, None)
     if columns.completion is not None:  # rows without a text may be equal by chance
         keys = (columns.step, roles.key_of(columns), columns.completion, columns.reward, *roles.SAMPLE_IDS)
@@ -330,8 +330,8 @@ def _grouping(
 
     def settings_of(names: ColumnNames) -> tuple[str, ...]:
         if is_evaluation:
-            return roles.setting_columns(first.many, names, *extra, are_first=first.are_followed)
-        return _run_columns(first.many, names)
+            return roles.setting_columns(first.searched, names, *extra, are_first=first.are_followed)
+        return _run_columns(first.searched, names)
 
     return roles.grouping_of(
         first.many_with_entries,
@@ -385,17 +385,17 @@ def num_prompt_turns(conversations: Iterable[Any]) -> int | None:
     Sampled is the first message that most conversations which are the same before it differ in: those of examples, and
     of a dialogue that is to go on, they have in common.
     """
-    talks = [talk for talk in conversations if isinstance(talk, list) and parse.before_answer(talk) is not talk]
-    turns_of = [[i for i, message in enumerate(talk) if message["role"] == "assistant"] for talk in talks]
+    chats = [chat for chat in conversations if isinstance(chat, list) and parse.before_answer(chat) is not chat]
+    turns_of = [[i for i, message in enumerate(chat) if message["role"] == "assistant"] for chat in chats]
     for number in range(max(map(len, turns_of), default=0)):
         answers: dict[str, list[str]] = {}
-        for talk, turns in zip(talks, turns_of, strict=True):
+        for chat, turns in zip(chats, turns_of, strict=True):
             if len(turns) > number:
                 turn = turns[number]
-                answers.setdefault(parse.prompt_text_id(talk[:turn]), []).append(parse.text_of(talk[turn]))
+                answers.setdefault(parse.prompt_text_id(chat[:turn]), []).append(parse.text_of(chat[turn]))
         differ = [len(set(texts)) > 1 for texts in answers.values() if len(texts) > 1]
         if sum(differ) > len(differ) / 2:
-            are_last = all(parse.before_answer(talk, number) == parse.before_answer(talk) for talk in talks)
+            are_last = all(parse.before_answer(chat, number) == parse.before_answer(chat) for chat in chats)
             return None if are_last else number
     return None
 
@@ -486,7 +486,7 @@ def _require_numbers(request: records.ReadRequest, rows: Sequence[Mapping[str, A
     raise InputError(f"{path} {message}", hint=hint)
 
 
-_RECURRING = "The column of groups has the same ids with several prompts, so it tells no groups apart."
+_RECURRING_IDS = "The column of groups has the same ids with several prompts, so it tells no groups apart."
 STEPS_IN_NAMES = "Rows name no step: each file is one, by the number in its name."
 _EPISODES = "'episode' rises from row to row, and counts no steps: of training, --step-column episode."
 

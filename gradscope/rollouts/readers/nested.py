@@ -280,12 +280,12 @@ def are_rows_by_key(cell: Any) -> bool:
 
 def _are_samples_by_key(by_key: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
     """Whether the rows under each of several keys are samples of one prompt, which they name or the key numbers."""
-    firsts = [rows[0] for rows in by_key.values()]
-    if len(firsts) < 2 or max(map(len, by_key.values())) < 2 or any(map(_ROLLOUT_KEYS.isdisjoint, firsts)):
+    first_rows = [rows[0] for rows in by_key.values()]
+    if len(first_rows) < 2 or max(map(len, by_key.values())) < 2 or any(map(_ROLLOUT_KEYS.isdisjoint, first_rows)):
         return False
-    if not all(map(_TURN_KEYS.isdisjoint, firsts)):
+    if not all(map(_TURN_KEYS.isdisjoint, first_rows)):
         return False
-    name = roles.first_present(roles.columns_in(firsts), (*roles.USUAL["prompt"], *roles.USUAL["prompt_id"]))
+    name = roles.first_present(roles.columns_in(first_rows), (*roles.USUAL["prompt"], *roles.USUAL["prompt_id"]))
     prompts = [{parse.text_of(row.get(name or "")) for row in rows} for rows in by_key.values()]
     if any(len(texts) > 1 for texts in prompts):
         return False
@@ -340,21 +340,21 @@ def _holds_rollouts(rows: Sequence[Mapping[str, Any]], layout: Layout, named: Co
     columns = roles.with_question(inner, roles.resolve_columns(names, named), named)
     key, level = roles.key_of(columns), layout[-1]
     outer = next((row for row in rows if any(rows_within(row, layout))), {})
-    around = next(rows_within(outer, layout[:-1]), {})
-    level_names = set(roles.columns_in(roles.with_entries(islice(level.rows(around), NUM_LISTED))))
+    context = next(rows_within(outer, layout[:-1]), {})
+    level_names = set(roles.columns_in(roles.with_entries(islice(level.rows(context), NUM_LISTED))))
     if columns.reward is None or key is None or columns.reward not in level_names:
         return False
     if not any(isinstance(parse.parse_reward(roles.verdict_of(row.get(columns.reward))), float) for row in inner):
         return False
-    steps = [parse.text_of(row.get(columns.step)) for row in level.rows(around)] if columns.step in level_names else []
+    steps = [parse.text_of(row.get(columns.step)) for row in level.rows(context)] if columns.step in level_names else []
     if len(steps) > 1 and len(set(steps)) > len(steps) / 2:
         return False  # an episode's, or a row for each update
     groups = Counter((parse.text_of(row.get(columns.step or "")), parse.text_of(row.get(key))) for row in inner)
     if columns.step is not None and sum(size > 1 for size in groups.values()) <= len(groups) / 2:
         return False  # examples next to the metrics of each step
-    has_several_prompts = key in level_names and len({parse.text_of(row.get(key)) for row in level.rows(around)}) > 1
+    has_several_prompts = key in level_names and len({parse.text_of(row.get(key)) for row in level.rows(context)}) > 1
     is_answered = bool(level.columns) or not level_names.isdisjoint(_ROLLOUT_KEYS)
-    has_several_prompts &= named.reward is not None or not are_turns_of_one(level.name or "", level.rows(around))
+    has_several_prompts &= named.reward is not None or not are_turns_of_one(level.name or "", level.rows(context))
     is_of_rollouts = has_several_prompts or (is_answered and not _NO_ROLLOUTS.search(level.name or ""))
     return is_of_rollouts and not roles.OFFERED.match(level.name or "")
 
@@ -370,5 +370,5 @@ def _holds_within(name: str, cell: Any) -> bool:
 
 def _named_singly(name: str, cell: Any) -> str:
     """The name of one cell of a list: ``prompt`` of ``prompts``, but ``rewards`` as long as it is a list again."""
-    single = _SINGULAR.get(name, name)
-    return name if isinstance(cell, list) and single not in roles.USUAL["prompt"] else single
+    singular = _SINGULAR.get(name, name)
+    return name if isinstance(cell, list) and singular not in roles.USUAL["prompt"] else singular

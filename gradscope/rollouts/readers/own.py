@@ -447,11 +447,11 @@ def _contradictions(
     files = step_files(path)
     covered = {step: file for file in files for step in steps_in_file(file)}
     logged = {step: values["num_groups"] for step, values in metrics.items() if "num_groups" in values}
-    gone = {step: file for file in files_written(path) for step in steps_in_file(file) if step not in covered}
-    gone = {
+    removed = {step: file for file in files_written(path) for step in steps_in_file(file) if step not in covered}
+    removed = {
         step: run_folder.step_path(path, step) for step, count in logged.items() if count > 0 and step not in covered
-    } | gone
-    for file in dict.fromkeys(file for _, file in sorted(gone.items())):
+    } | removed
+    for file in dict.fromkeys(file for _, file in sorted(removed.items())):
         steps = steps_in_file(file)
         at_steps = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
         yield f"{file} is gone: the run wrote rollouts at {at_steps}."

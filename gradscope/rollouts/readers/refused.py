@@ -103,10 +103,10 @@ def refuse_folder_of_runs(path: Path, runs: Sequence[Path]) -> None:
 
 def refuse_unknown(path: Path) -> None:
     """Refuse a path that is recognized as something other than rollouts."""
-    for writer, patterns, instead in _PICKLED:
+    for writer, patterns, hint in _PICKLED:
         file = _first_like(path, *patterns)
         if file is not None:
-            raise InputError(f"{file} is {writer}: a pickle, which is never opened.", hint=instead)
+            raise InputError(f"{file} is {writer}: a pickle, which is never opened.", hint=hint)
     for kind in _KINDS:
         if kind.matches(path):
             _refuse(path, kind)
@@ -161,19 +161,19 @@ def refuse_unrecognized(request: ReadRequest) -> NoReturn:
             hint="Give a file with a verdict for each: SWE-bench's report of the run, or the folder of */report.json.",
         )
     if reward is not None:
-        like = [shlex.quote(name) for name in _like_prompts(rows) if name != reward] or ["NAME"]
-        advice = "" if like != ["NAME"] else " Where no column does, write the prompt, or its id, into each row."
-        action = f"name what rollouts of a group share: --prompt-column {like[0]}"
+        prompt_like = [shlex.quote(name) for name in _like_prompts(rows) if name != reward] or ["NAME"]
+        advice = "" if prompt_like != ["NAME"] else " Where no column does, write the prompt, or its id, into each row."
+        action = f"name what rollouts of a group share: --prompt-column {prompt_like[0]}"
         hint = f"The reward is taken to be {reward!r}; {action}.{advice}"
     elif candidates:
         hint = _reward_hint(rows, candidates, list_name)
     else:
         hint = _ungraded(rows) or _shares_in_lists(rows) or _totals(rows) or hint
-    looked = (
+    expected = (
         "Looked for what a trainer writes, and for samples of prompts: task_id with passed, score or n and c (sample "
         "files); rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)."
     )
-    raise InputError(f"{request.path} is not a log that gradscope knows. {seen} {looked}", hint=hint)
+    raise InputError(f"{request.path} is not a log that gradscope knows. {seen} {expected}", hint=hint)
 
 
 def _refuse_comments(path: Path) -> None:

@@ -74,16 +74,16 @@ def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
     text_of_file, listed = lru_cache(maxsize=2)(document_bytes), list[Path]()
     by_glob: dict[Path, list[EvaluationLog]] = {}
     for log in [log for log in logs.values() if log.prompt or "*" in log.path.name]:
-        around = [folder for folder in log.path.parents if folder.is_relative_to(path)]
+        parents = [folder for folder in log.path.parents if folder.is_relative_to(path)]
         first = next(iter(expand(log.path)), log.path)
         named_in = {"results.json": first.stem, log.path.name: log.prompt}  # by tau2-bench, by Terminal-Bench
-        reports = ((logs.get(folder / file), id) for folder in around[1:] for file, id in named_in.items() if id)
+        reports = ((logs.get(folder / file), id) for folder in parents[1:] for file, id in named_in.items() if id)
         named = ((log, id) for log, id in reports if log and not log.prompt)
         if any(id.encode() in (text_of_file(report.path) or b"") for report, id in named):
             listed.append(log.path)
             continue
         task_name = re.compile(rf"([a-z]+[-_])?{re.escape(log.prompt)}([-_.].*)?", re.IGNORECASE)
-        task = next((dir for dir in reversed(around) if log.prompt and task_name.fullmatch(dir.resolve().name)), None)
+        task = next((dir for dir in reversed(parents) if log.prompt and task_name.fullmatch(dir.resolve().name)), None)
         if task is not None:
             root = path if task == path else task.parent
             below = log.path.relative_to(root).parts[:-1]
@@ -147,8 +147,8 @@ def _pooled(logs: Sequence[EvaluationLog], files: Path) -> EvaluationLog | None:
     """Logs of a sample each as one, all files of a glob; None where more than prompts, trials and policies differs."""
     prompts, models = [log.prompt for log in logs], {log.model for log in logs}
     named = {log.path: "" if log.prompt.isdecimal() else log.prompt for log in logs}  # a number may be in any id
-    rests = {_TRIAL_ID.sub("", stem_of(file).replace(prompt, "")) for file, prompt in named.items()}
-    is_told = len(set(prompts)) == len(prompts) or len(rests) == 1 or all(log.has_policy for log in logs)
+    remainders = {_TRIAL_ID.sub("", stem_of(file).replace(prompt, "")) for file, prompt in named.items()}
+    is_told = len(set(prompts)) == len(prompts) or len(remainders) == 1 or all(log.has_policy for log in logs)
     if len(logs) < 2 or not all(prompts) or not is_told or {log.path for log in logs} != set(expand(files)):
         return None
     folder = next(parent for parent in files.parents if "*" not in parent.name).resolve()
@@ -261,8 +261,8 @@ def _described(format: Format | RowFormat, file: Path) -> EvaluationLog:
     if "filtered_resps" in roles.columns_in(rows):  # as lm-eval once wrote them, without the name of the filter
         task, _, model = _lm_eval_file(location)
         return log(task=task or stem, model=model, scorers=(None,))
-    around = (above, *above.parents)[:3]
-    above = next((folder for folder in around if not _NO_MODEL.fullmatch(folder.name)), above)
+    parents = (above, *above.parents)[:3]
+    above = next((folder for folder in parents if not _NO_MODEL.fullmatch(folder.name)), above)
     named = next(iter(models)) if len(models) == 1 else ""
     environment = text_of(metadata.get("env_id")) or text_of(metadata.get("env")) if stem == "results" else ""
     return log(

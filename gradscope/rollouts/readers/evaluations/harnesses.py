@@ -113,9 +113,9 @@ def _samples_of_shares(score: str, rows: Cells) -> tuple[list[int], Floats, Coun
     sizes = [len(parse.list_of(responses)) for responses in rows.column("responses")]
     for row, (share, size) in enumerate(zip(rows.numbers("success").tolist(), sizes, strict=True)):
         num = int(share_of[1] or size)
-        right = round(share * num) if math.isfinite(share) else -1
-        if 1 < num <= size and 0 <= right <= num and math.isclose(share * num, right, abs_tol=1e-6):
-            samples += [(row, reward, count) for reward, count in ((1.0, right), (0.0, num - right)) if count]
+        num_right = round(share * num) if math.isfinite(share) else -1
+        if 1 < num <= size and 0 <= num_right <= num and math.isclose(share * num, num_right, abs_tol=1e-6):
+            samples += [(row, reward, count) for reward, count in ((1.0, num_right), (0.0, num - num_right)) if count]
         else:
             samples.append((row, share, 1))
     rows_of, rewards, counts = (list(column) for column in zip(*samples, strict=True)) if samples else ([], [], [])
@@ -141,9 +141,9 @@ def _chosen_score(
             break
     main = named or next((name for name in usual or choices if name in choices), None)
     if main not in choices:
-        sought = f"score {named!r}" if named else "usual score" if choices else "score that is a number"
+        wanted = f"score {named!r}" if named else "usual score" if choices else "score that is a number"
         hint = f"Name one with --reward-column: {list_names(choices)}." if choices else "Give a log with scores."
-        raise InputError(f"{reading.request.path} has no {sought}.", hint=hint)
+        raise InputError(f"{reading.request.path} has no {wanted}.", hint=hint)
     score, filter = choices[main]
     rest = tuple(dict.fromkeys(name for name, _ in choices.values() if name != score))
     suffix = f" after the filter {filter}" * bool(filter) + f"; others are {list_names(rest)}" * bool(rest)
@@ -260,13 +260,13 @@ LIGHTEVAL = RowFormat(
 
 def _evalscope_reviews(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for location, review in read_rows(file, quarantine):
-        sample_score, talk = parse.mapping_of(review["sample_score"]), parse.cut_conversation(review.get("messages"))
+        sample_score, parts = parse.mapping_of(review["sample_score"]), parse.cut_conversation(review.get("messages"))
         score, name = parse.mapping_of(sample_score.get("score")), parse.text_of(review.get("index"))
         main, scores = parse.text_of(score.get("main_score_name")), parse.mapping_of(score.get("value"))
         sample = {
             "test": parse.text_of(sample_score.get("group_id")) or name,
-            "prompt": talk.prompt or parse.text_of(review.get("input")),
-            "completion": talk.completion or parse.text_of(score.get("prediction")),
+            "prompt": parts.prompt or parse.text_of(review.get("input")),
+            "completion": parts.completion or parse.text_of(score.get("prediction")),
             "success": {main: scores[main], **scores} if main in scores else scores,
             "scores": scores,
             "sample": name,
@@ -542,12 +542,12 @@ HELM = RowFormat(
 def _aider_results(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for location, result in read_rows(file, quarantine):
         language = file.resolve().parents[3].name if file.parent.parent.name == "practice" else ""
-        tries = parse.list_of(result["tests_outcomes"])  # of which aider ends at the first that passes
+        outcomes = parse.list_of(result["tests_outcomes"])  # of which aider ends at the first that passes
         sample = {
             "test": "/".join(filter(None, (language, parse.text_of(result.get("testcase"))))),
             "provider": "/".join(filter(None, (parse.text_of(result.get(key)) for key in ("model", "edit_format")))),
-            "success": tries[-1] if tries else False,
-            "scores": {"first_try": tries[0] if tries else False},
+            "success": outcomes[-1] if outcomes else False,
+            "scores": {"first_try": outcomes[0] if outcomes else False},
         }
         yield location, sample
 

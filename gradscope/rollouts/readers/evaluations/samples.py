@@ -68,7 +68,7 @@ from gradscope.rollouts.run import Run
 
 _NAMELESS = frozenset({_BY_KEYS := "their keys", BY_NUMBER})  # how prompts are told apart that have no id of their own
 _ROUNDED = 0.001  # how far a share that is written next to its counts may be from them
-_MANY = 20  # counts of so many times more samples than there are counts are totals, with or without a share
+_MANY_SAMPLES = 20  # counts of so many times more samples than there are counts are totals, with or without a share
 _EVALUATION = re.compile(
     r"(pre|post|before|after|base|baseline|first|initial|last|final|best|held_?out)_?(eval\w*|test|training|rl|sft)"
     r"|(eval\w*|test)_?(pre|post|before|after|base|baseline|initial|final)|overall|summary|totals?",
@@ -129,22 +129,22 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     if is_bare and all(starmap(_is_nameless_count, prompt_rows(rows[0]))):
         parts = list(prompt_rows(rows[0]))
         _refuse_totals(request.path, len(list(_without_repeats(parts))), parts)  # rather than make millions of samples
-    many = peek(request.path, num_rows=NUM_SEARCHED)  # so many that ids are seen to recur
-    num_parts = _NUM_PARTS if len(many) > 1 else 20 * _NUM_PARTS
-    parts_by_row = [list(islice(prompt_rows(row, request.columns), num_parts)) for row in many]
-    around = map(cells_around, many)
-    first = [cells | dict(part) for cells, parts in zip(around, parts_by_row, strict=True) for _, part, _ in parts]
+    searched = peek(request.path, num_rows=NUM_SEARCHED)  # so many that ids are seen to recur
+    num_parts = _NUM_PARTS if len(searched) > 1 else 20 * _NUM_PARTS
+    parts_by_row = [list(islice(prompt_rows(row, request.columns), num_parts)) for row in searched]
+    contexts = map(cells_around, searched)
+    first = [cells | dict(part) for cells, parts in zip(contexts, parts_by_row, strict=True) for _, part, _ in parts]
     if roles.key_of(request.columns) is None and _have_own_ids(first):
         request = replace(request, options=replace(request.options, columns=replace(request.columns, prompt_id="id")))
     located = [(str(index), *part) for index, parts in enumerate(parts_by_row) for part in parts]
-    nameless = [(row, *keys) for row, keys, part, _ in located if part.keys().isdisjoint(roles.POLICIES)]
-    level = _level_of_policies(nameless, are_rows=len(many) > 1)
+    unattributed = [(row, *keys) for row, keys, part, _ in located if part.keys().isdisjoint(roles.POLICIES)]
+    level = _level_of_policies(unattributed, are_rows=len(searched) > 1)
     named_key, counted = roles.key_of(request.columns), None
     step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
     if step_key is None:
-        key = named_key or roles.first_present(roles.columns_in(many), NAMES)
-        is_part = has_more_rows(request.path, many)
-        step_key = counted = roles.counted_step(many, key, are_first=is_part, are_groups=True)
+        key = named_key or roles.first_present(roles.columns_in(searched), NAMES)
+        is_part = has_more_rows(request.path, searched)
+        step_key = counted = roles.counted_step(searched, key, are_first=is_part, are_groups=True)
     has_steps = step_key is not None or not set(roles.USUAL["step"]).isdisjoint(roles.columns_in(first))
     steps = {} if has_steps else generic.steps_of_files(request.path, _names_in(first))
     has_steps |= bool(steps)
@@ -272,7 +272,7 @@ def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> N
     are_uneven = max(sizes) > 2 * min(sizes) and (has_shares or 2 * len(set(sizes)) > len(sizes) > 2)
     names = [next((key for key in reversed(keys) if not key.isdecimal()), "") for keys, _, _ in first]
     are_whole = has_shares and sum(map(bool, map(_EVALUATION.fullmatch, names))) > len(names) / 2
-    are_few = sum(sizes) <= num_pairs * len(counts) * (1 if has_shares else _MANY)
+    are_few = sum(sizes) <= num_pairs * len(counts) * (1 if has_shares else _MANY_SAMPLES)
     inner = ([samples for _, _, samples in prompt_rows([*part.values()])] for part, _ in counts)
     sums = (sum(len(samples) for samples in parts if isinstance(samples, PromptSamples)) for parts in inner)
     are_sums = any(size == total for size, total in zip(sizes, sums, strict=True))

@@ -27,7 +27,7 @@ PROMPTS = tuple(name + plural for name in (*roles.USUAL["prompt"], *roles.USUAL[
 
 TOTALS = ("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "total_rollouts", "total")
 _SIZES = ("n_samples", "num_samples", "num_rollouts")  # those that count items less often, wherever they stand
-_RIGHTS = ("c", "num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "correct", "passed")
+_NUM_CORRECT = ("c", "num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "correct", "passed")
 _ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
 _COUNTS_OF_PROMPTS = re.compile(r"per_\w+_(correct|passed)|(num|n)_(correct|passed)|(correct|passed)_counts?")
 COUNTS = "counts"  # the shape of a row with n and c
@@ -42,7 +42,7 @@ _ID_OF_PROMPT = re.compile(
 )
 """Keys with a single truth value each that are ids of prompts, as SWE-bench Pro's, and no switches or tests of one."""
 NUMBERS = frozenset({bool, int, float})
-_ENDS = ("resolved", "unresolved", "completed", "empty_patch", "error")  # of instances that SWE-bench evaluated
+_OUTCOMES = ("resolved", "unresolved", "completed", "empty_patch", "error")  # of instances that SWE-bench evaluated
 ROW_IDS = (*roles.USUAL["prompt_id"], "id", "idx")
 NAMES = (*ROW_IDS, *roles.USUAL["prompt"])
 _DISTINCT = frozenset((*PROMPTS, *roles.USUAL["step"], "user"))
@@ -200,18 +200,18 @@ def _listed_counts(node: Any, above: Sequence[Any]) -> tuple[Any, ColumnNames]:
 
 def _are_prompts(node: Mapping[str, Any]) -> bool:
     """Whether the keys of an object are texts of prompts, each with its samples: most ask, or say much for a name."""
-    if not _ask(node):
+    if not _are_questions(node):
         return False
-    firsts = (
+    first_rows = (
         cell[0] if parse.is_list_of_objects(cell) else parse.mapping_of(cell) for cell in node.values() if cell != []
     )
-    return all(row.keys().isdisjoint(NAMES) and not _ANSWERS.isdisjoint(row) for row in firsts)
+    return all(row.keys().isdisjoint(NAMES) and not _ANSWERS.isdisjoint(row) for row in first_rows)
 
 
-def _ask(keys: Collection[str]) -> bool:
+def _are_questions(keys: Collection[str]) -> bool:
     spaced = [key for key in keys if " " in key]  # no name of a column, so that most objects cost no more
-    asking = [key for key in spaced if key.rstrip().endswith("?") or len(key.split()) > _WORDS_OF_A_NAME]
-    return len(keys) > 1 and 2 * len(asking) > len(keys)
+    questions = [key for key in spaced if key.rstrip().endswith("?") or len(key.split()) > _WORDS_OF_A_NAME]
+    return len(keys) > 1 and 2 * len(questions) > len(keys)
 
 
 def cells_around(node: Mapping[str, Any], *, is_row: bool = False) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def _verdicts_by_key(node: Mapping[str, Any], *, is_whole: bool) -> dict[str, tu
     # tests of one response, but for what SWE-bench calls resolved.
     submitted, resolved = (node.get(f"{name}_ids") for name in ("submitted", "resolved"))
     if isinstance(submitted, list) and isinstance(resolved, list) and submitted:  # SWE-bench's report lists ids
-        lists = {name: set(map(parse.text_of, parse.list_of(node.get(f"{name}_ids")))) for name in _ENDS}
+        lists = {name: set(map(parse.text_of, parse.list_of(node.get(f"{name}_ids")))) for name in _OUTCOMES}
         ids, rights = dict.fromkeys(map(parse.text_of, submitted)), lists["resolved"]
         if lists["completed"]:  # others were not asked for, as of a run with --instance_ids
             ids = dict.fromkeys(id for id in ids if any(id in ended for ended in lists.values()))
@@ -234,7 +234,7 @@ def _verdicts_by_key(node: Mapping[str, Any], *, is_whole: bool) -> dict[str, tu
         shape = "ids in SWE-bench's report" + (f", without {rest} that were not run" if rest else "")
         return {id: ({"instance_id": id}, PromptSamples(shape=shape, rewards=(id in rights,))) for id in ids}
     cells = list(node.values())
-    are_texts = _ask(node)
+    are_texts = _are_questions(node)
     if (len(node) < _MANY_PROMPTS and not are_texts) or not _RESPONSES.isdisjoint(node):
         return {}
     if all(isinstance(cell, list) and cell and NUMBERS.issuperset(map(type, cell)) for cell in cells):
@@ -380,8 +380,8 @@ def objects_as_lists(rows: Sequence[Mapping[str, Any]], reward: str | None) -> S
     if not (are_answered and are_of_one_prompt and are_alike and reward in (None, *keys)) or [] in samples:
         return rows
     lists = (zip(keys, map(list, zip(*map(dict.values, objects), strict=True)), strict=True) for objects in samples)
-    around = ({name: cell for name, cell in row.items() if name != listed[0]} for row in rows)
-    return [row | dict(columns) for row, columns in zip(around, lists, strict=True)]
+    contexts = ({name: cell for name, cell in row.items() if name != listed[0]} for row in rows)
+    return [row | dict(columns) for row, columns in zip(contexts, lists, strict=True)]
 
 
 def _are_of_prompts(name: str, row: Mapping[str, Any], *, is_named: bool = False) -> bool:
@@ -402,18 +402,18 @@ def _are_of_prompts(name: str, row: Mapping[str, Any], *, is_named: bool = False
 
 def from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:
     """The samples that a row counts; why it is set aside where the counts cannot be; None where it has none."""
-    rights = (name for name in _RIGHTS if name not in _ALSO_VERDICTS or not isinstance(row.get(name), (bool, list)))
-    right = columns.num_correct or roles.first_present(row, rights)
-    lists = (name for name in roles.TEXT_LISTS if right not in _ALSO_VERDICTS and isinstance(row.get(name), list))
+    names = (name for name in _NUM_CORRECT if name not in _ALSO_VERDICTS or not isinstance(row.get(name), (bool, list)))
+    num_right = columns.num_correct or roles.first_present(row, names)
+    lists = (name for name in roles.TEXT_LISTS if num_right not in _ALSO_VERDICTS and isinstance(row.get(name), list))
     total = columns.num_samples or roles.first_present(row, TOTALS) or next(lists, None)
-    if total is None or right is None or total not in row or right not in row:
+    if total is None or num_right is None or total not in row or num_right not in row:
         return None
     if columns == NO_COLUMNS and len(row) > _MANY_TOKENS and set(map(type, row.values())) == {int}:
         return None  # the numbers of tokens, or of letters, n and c among them
     is_list = total not in TOTALS and isinstance(row[total], list)  # of the samples themselves
-    n, c = len(row[total]) if is_list else parse.whole_number(row[total]), parse.whole_number(row[right])
+    n, c = len(row[total]) if is_list else parse.whole_number(row[total]), parse.whole_number(row[num_right])
     if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:
-        return f"{total} and {right} are not counts with 0 <= {right} <= {total} and {total} >= 1"
+        return f"{total} and {num_right} are not counts with 0 <= {num_right} <= {total} and {total} >= 1"
     rewards = {1.0: c, 0.0: n - c}
     counts = {reward: count for reward, count in rewards.items() if count}
     return PromptSamples(shape=COUNTS, rewards=tuple(counts), counts=tuple(counts.values()))

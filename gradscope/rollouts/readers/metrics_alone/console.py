@@ -41,7 +41,7 @@ _WORDED = re.compile(
     r"(?= ?[a-z%/]{0,9}\s{0,9}(?:[,;|]|$))",
     re.IGNORECASE,
 )
-_BETWEEN = frozenset(" \t,;:|-.")  # what may stand between such names and numbers
+_SEPARATORS = frozenset(" \t,;:|-.")  # what may stand between such names and numbers
 _BOXED = re.compile(
     rf"│ (?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,200}}│\s{{1,99}}(?P<value>{NUMBER})\s{{1,99}}(?=│)", re.IGNORECASE
 )
@@ -95,7 +95,7 @@ _DASHED_REST = re.compile(
 _NARROWEST = 40  # columns of a terminal
 COLOR, RAY = r"\x1b\[[0-9;]*m", r"\([^()]{1,80} pid=[^()]{1,80}\)"  # what Ray puts before a line
 _RAY_PREFIX = re.compile(rf"^(?:\s|{COLOR}|{RAY})+")
-_OPENS = re.compile(rf"^(?:\s|{COLOR}|{RAY})*\{{\s*(?:['\"][\w/@. -]{{1,200}}['\"]:|$)")
+_OPENING = re.compile(rf"^(?:\s|{COLOR}|{RAY})*\{{\s*(?:['\"][\w/@. -]{{1,200}}['\"]:|$)")
 """The begin of a dictionary, and nothing before it."""
 _NUMBERS = msgspec.json.Decoder(dict[str, float], strict=False)
 _COLUMN = re.compile(r"[a-z_][\w/@.()%-]*", re.IGNORECASE)
@@ -126,7 +126,7 @@ def lines_joined(lines: Iterable[Text]) -> Iterator[Text]:
             location, line, held = held[0][0], "".join(part for _, part in held), []
         yield from held
         held = []
-        if "{" in line and "}" not in line and (_OPENS.match(line) or any(mark in line for mark in _MARKS)):
+        if "{" in line and "}" not in line and (_OPENING.match(line) or any(mark in line for mark in _MARKS)):
             held = [(location, line)]
         else:
             yield location, line
@@ -273,10 +273,10 @@ class PrintedLines:
             return {**_named(text[total.start("gap") :]), "step": int(total["step"])}
         elif self._above is not None and ("•" in text or "│" in text) and (values := _named(text)):
             return {**values, "step": self._above}
-        elif (begun := _EPISODE_FIRST.match(text)) is not None and (values := _named(text[begun.end() :])):
-            name = begun["name"].lower()
+        elif (episode := _EPISODE_FIRST.match(text)) is not None and (values := _named(text[episode.end() :])):
+            name = episode["name"].lower()
             if name == "episode" or any(map(_REWARD.search, values)):  # epochs of any training have a loss
-                return {**values, name: int(begun["number"])}
+                return {**values, name: int(episode["number"])}
         return self._row(text.rstrip("\\ ").split()) if len(text) < _LONGEST_ROW else {}
 
     def _row(self, cells: list[str]) -> Values:
@@ -323,7 +323,7 @@ def _named(text: str) -> Values:
     if not named or len(named) < len(usual):
         pattern = _BOXED if "│" in text else _PIPED if "|" in text and not _NAMED.search(text) else _NAMED
         matches = list(pattern.finditer(text))
-        if not matches and _BETWEEN.issuperset(_SPACED.sub("", text)):  # nothing but names and numbers
+        if not matches and _SEPARATORS.issuperset(_SPACED.sub("", text)):  # nothing but names and numbers
             matches = _training_pairs(_SPACED, text)
         elif not matches and "," in text:  # names of several words
             matches = _training_pairs(_WORDED, text)
@@ -353,7 +353,7 @@ def _training_pairs(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
     return matches if any(_REWARD_OR_LOSS.search(plain_name(pair["key"])) for pair in matches) else []
 
 
-_BEFORE = re.compile(rf"^(?:{COLOR})*{RAY}(?:{COLOR})* ?|{COLOR}")
+_LINE_PREFIX = re.compile(rf"^(?:{COLOR})*{RAY}(?:{COLOR})* ?|{COLOR}")
 """What Ray puts before a line, but for the indentation behind it, and colors."""
 _HEADING = re.compile(r"(?:Step|.{0,1000} - METRICS STEP) (?P<step>[0-9]{1,15})(?: ===)?")
 _OUTLINED = re.compile(
@@ -364,7 +364,7 @@ _SECTION = re.compile(r"├─+ (?P<title>[\w/ ]{1,80}) ─+┤")
 _STEP_IN_BOX = re.compile(r"│ Global Step:\s{1,15}(?P<step>[0-9]{1,15})/")
 _CELL = re.compile(rf"│(?P<key>[^\s│=]{{1,80}})=(?P<value>{NUMBER})\s{{0,80}}(?=│)", re.IGNORECASE)
 _ROW = re.compile(r"│ {2}(?P<title>\S*)\s{1,80}(?P<cells>\S.*?)\s*│")
-_BEGIN = ("Step ", "METRICS STEP", " Metric")  # one of which is in the first line of each block
+_BLOCK_HEADS = ("Step ", "METRICS STEP", " Metric")  # one of which is in the first line of each block
 _LONGEST = 1000  # lines of a block
 
 
@@ -377,7 +377,7 @@ def blocks_joined(lines: Iterable[Text]) -> Iterator[Text]:
     held: list[Text] = []
     is_box = False
     for location, line in lines:
-        stripped = _BEFORE.sub("", line).rstrip() if held or any(word in line for word in _BEGIN) else ""
+        stripped = _LINE_PREFIX.sub("", line).rstrip() if held or any(word in line for word in _BLOCK_HEADS) else ""
         if held:
             is_inside = stripped[:1] in ("│", "├") if is_box else _OUTLINED.fullmatch(stripped) is not None
             if is_inside and len(held) < _LONGEST:

@@ -115,8 +115,8 @@ _TRACE = re.compile(r"_(history|curve|trace)$", re.IGNORECASE)  # such are, what
 _EPISODES = re.compile(r"episode|rollout|traj|turn|game|sample|scaling|budget", re.IGNORECASE)
 """Names of objects whose steps are turns, or budgets of inference."""
 Rows = Iterator[MetricRow | Row | Piece]
-_FEW, _MANY = 1 << 8, 1 << 14  # rows in a piece, at first and later
-_SMALL, _LARGE = 1 << 16, 8 << 20  # the same in bytes
+_FIRST_ROWS, _MAX_ROWS = 1 << 8, 1 << 14  # rows in a piece, at first and later
+_FIRST_BYTES, _MAX_BYTES = 1 << 16, 8 << 20  # the same in bytes
 
 
 class MetricFile(Struct, frozen=True):
@@ -131,14 +131,14 @@ class MetricFile(Struct, frozen=True):
     def pieces(self, quarantine: MetricsLog) -> Iterator[Piece]:
         """Its rows in pieces; a rest that cannot be read is set aside."""
         waiting: list[MetricRow] = []
-        size = _FEW
+        size = _FIRST_ROWS
         for row in quarantine.readable(self.read(self.path, quarantine)):
             if not isinstance(row, Piece):
                 quarantine.row_read()
                 waiting.append(row if len(row) == 3 else (*row, ""))
             if isinstance(row, Piece) or len(waiting) == size:
                 yield from _pieces(waiting)
-                size, waiting = min(2 * size, _MANY), []
+                size, waiting = min(2 * size, _MAX_ROWS), []
             if isinstance(row, Piece):
                 yield row
         yield from _pieces(waiting)
@@ -147,7 +147,7 @@ class MetricFile(Struct, frozen=True):
         """The first pieces, with at least so many rows unless these are large; nothing is set aside yet."""
         pieces, reading = list[Piece](), MetricsLog(no_progress, ())
         with closing(self.pieces(reading)) as rest:  # type: ignore[type-var]
-            while number > 0 and reading.num_read < _LARGE and (piece := next(rest, None)) is not None:
+            while number > 0 and reading.num_read < _MAX_BYTES and (piece := next(rest, None)) is not None:
                 pieces.append(piece)
                 number -= len(piece.numbers)
         return pieces
@@ -202,7 +202,7 @@ def opened(file: Path) -> MetricFile | None:
 
 def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MAX_DEPTH) -> Sequence[Any]:
     """The rows of a document: a list, lists of rows, columns of pandas or W&B, or parts with a step, each a run."""
-    if isinstance(document, list) and any(map(_is_run, document[:_FEW])):
+    if isinstance(document, list) and any(map(_is_run, document[:_FIRST_ROWS])):
         document = {f"run {number}": run for number, run in enumerate(document, start=1)}
     if isinstance(document, list):
         return published.scalars_saved(document, file)
@@ -215,7 +215,7 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
         listed: list[Any] = document[usual[0]]
         return listed
     lists = {name: cell for name, cell in document.items() if is_list_of_objects(cell)}
-    run_lists = {name: cell for name, cell in lists.items() if depth and any(map(_is_run, cell[:_FEW]))}
+    run_lists = {name: cell for name, cell in lists.items() if depth and any(map(_is_run, cell[:_FIRST_ROWS]))}
     by_key: dict[str, list[Any]] = {
         key: cell for key, cell in document.items() if isinstance(cell, list) and key not in lists
     }
@@ -239,7 +239,7 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
         learns = {name for name, cell in lists.items() if any("loss" in key for key in cell[0])}
         lists = {name: cell for name, cell in lists.items() if name in learns or not are_turns_of_one(name, cell)}
     for name, cells in lists.items():
-        by_name = {key: [row.get(key) for row in cells[:_FEW]] for key in cells[0]}
+        by_name = {key: [row.get(key) for row in cells[:_FIRST_ROWS]] for key in cells[0]}
         if not hold_rollouts(by_name) and any(map(is_number, chain.from_iterable(by_name.values()))):
             quarantine.lists.add(name)
     if lists and not run_lists:
@@ -274,7 +274,7 @@ def _is_run(row: Any) -> bool:
 
 
 def _sizes() -> Iterator[int]:
-    return (min(_SMALL << doubled, _LARGE) for doubled in count())
+    return (min(_FIRST_BYTES << doubled, _MAX_BYTES) for doubled in count())
 
 
 def _json_lines(file: Path, quarantine: MetricsLog) -> Rows:
@@ -319,7 +319,7 @@ def _set_aside(file: Path, quarantine: MetricsLog, odd_rows: Iterable[OddRow], n
 
 
 def _table(file: Path, quarantine: MetricsLog) -> Rows:
-    num_lines = done = 0
+    num_lines = read_to = 0
     for block in csv_blocks(file, None, _sizes(), with_null=True):
         rows = [(flawed.at, flawed.row) for flawed in block.odd if isinstance(flawed.row, dict)]
         lines, columns = block.lines, dict[str, Column]()
@@ -332,8 +332,8 @@ def _table(file: Path, quarantine: MetricsLog) -> Rows:
         if len(lines):
             yield _table_piece(file, columns, lines + num_lines + 1)
         num_lines += block.num_lines
-        quarantine.count_read(block.end - done, len(lines))
-        done = block.end
+        quarantine.count_read(block.end - read_to, len(lines))
+        read_to = block.end
     if file.suffix in COMPRESSED:
         quarantine.count_read(file.stat().st_size, 0)
 

@@ -24,11 +24,11 @@ from gradscope.rollouts.readers.column_roles import INSTEAD_OF_STEPS, RUNS, USUA
 from gradscope.rollouts.readers.metrics_alone.files import CONSOLE, MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.naming import (
     MEAN_REWARDS,
-    bare,
     likely_rewards,
     naming_of,
     parse_metric_columns,
     without_impossible_shares,
+    without_prefix,
 )
 from gradscope.rollouts.readers.metrics_alone.published import plain_name, tag_of
 from gradscope.rollouts.readers.metrics_alone.runs import (
@@ -130,7 +130,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     settings = read_trainer_settings(request.run_config)
     if settings.count_dead_batches:
         sentences.append("By the arguments TRL's frac_reward_zero_std is of whole batches: it is left out.")
-    likely = [] if "reward" in metrics.columns else likely_rewards(metrics.columns)[:_MAX_NAMED]
+    guesses = [] if "reward" in metrics.columns else likely_rewards(metrics.columns)[:_MAX_NAMED]
     unnamed = "None is known as the mean reward: --metric-column reward=NAME takes one"
     # Metrics in folders below a console may be of other runs, or of its own in full.
     is_console = kinds[0].title == CONSOLE and files[0].parent == path
@@ -147,7 +147,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
         num_rows=chosen.num_rows,
         inferred=(*naming.sentences, *refuted, *sentences, *chosen.sentences, *impossible),
         missing=(
-            *([f"{unnamed}, as {', '.join(likely)}."] if likely else ()),
+            *([f"{unnamed}, as {', '.join(guesses)}."] if guesses else ()),
             *_listed_rewards(path),
             *_contradicting(path, files, options),
             *_unread_logs(path, files, options),
@@ -189,10 +189,10 @@ def _contradicting(path: Path, files: Sequence[Path], options: ReadOptions) -> I
     folder, endings = files[0].parent, _ENDINGS if path.is_dir() and len(files) == 1 else ()
     for ending in endings:
         siblings = [file for file in sorted(folder.glob(f"*.{ending}")) if file.is_file() and file not in files]
-        looks = zip(siblings, map(partial(_first_look, options=options), siblings), strict=True)
+        first_looks = zip(siblings, map(partial(_first_look, options=options), siblings), strict=True)
         names = [
             file.name
-            for file, (tables, rows, logs) in looks
+            for file, (tables, rows, logs) in first_looks
             if _are_contradictory(rows, logs) and not _hold_rollouts(tables)
         ]
         if names:
@@ -217,7 +217,7 @@ def _unread_logs(path: Path, files: Sequence[Path], options: ReadOptions) -> Ite
 def _are_contradictory(rows: RunRows, logs: Sequence[StepMetrics]) -> bool:
     """Whether most steps of the first rows of a file have several with different values, and these are no means."""
     return 2 * rows.num_conflicts > sum(map(len, logs)) and not any(
-        MEAN_REWARDS & set(map(bare, log.columns)) for log in logs
+        MEAN_REWARDS & set(map(without_prefix, log.columns)) for log in logs
     )
 
 
@@ -384,16 +384,16 @@ def _refuse_unnamed(path: Path, options: ReadOptions) -> None:
     for file in (path,) if path.is_file() else (*sorted(path.glob("*.wandb")), *event_files(path, below=("",))):
         tables, rows, logs = _first_look(file, options)
         keys = [key for key in dict.fromkeys(chain(*(log.columns for log in logs))) if not _NOT_OFFERED.search(key)]
-        likely, kind = likely_rewards(keys), opened(file) if logs else None
+        guesses, kind = likely_rewards(keys), opened(file) if logs else None
         is_saved = any(table.columns.keys() == {"step", tag_of(file)} for table in tables)
         is_loggers = is_saved or (kind is not None and kind.is_loggers)
-        keys = list(dict.fromkeys(likely + keys))
-        named = keys if is_loggers else [key for key in likely if _is_series(tables, rows, logs, key)]
+        keys = list(dict.fromkeys(guesses + keys))
+        named = keys if is_loggers else [key for key in guesses if _is_series(tables, rows, logs, key)]
         if named and not (naming_of(keys, {}).parts or _are_contradictory(rows, logs) or _hold_rollouts(tables)):
             rest = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
             raise InputError(
                 f"{path} has metrics by step under names of its own: {', '.join(keys[:_MAX_NAMED])}{rest}.",
-                hint=f"{'Name' if likely else 'If one is'} the mean reward, {'as in' if likely else 'name it:'} "
+                hint=f"{'Name' if guesses else 'If one is'} the mean reward, {'as in' if guesses else 'name it:'} "
                 f"--metric-column {shlex.quote(f'reward={named[0]}')}",
             )
 
@@ -534,7 +534,7 @@ _SWITCHES: tuple[tuple[str, str], ...] = (
 
 def switch_on(keys: Iterable[str]) -> str:
     """A sentence on how to make the trainer with these keys log its rollouts."""
-    logged = list(map(bare, keys))
+    logged = list(map(without_prefix, keys))
     words = "log a row a rollout with step, prompt and reward, as JSONL, CSV or Parquet"
     switches = ((tuple(begins.split()), switch) for begins, switch in _SWITCHES)
     words = next((switch for begins, switch in switches if any(key.startswith(begins) for key in logged)), words)

@@ -49,7 +49,7 @@ def _as_logged(key: str) -> Derived:
     return Derived(keys=(key,), formula=key, make=lambda value: value)
 
 
-def _over(part: str, total: str) -> Derived:
+def _quotient(part: str, total: str) -> Derived:
     return Derived(keys=(part, total), formula=f"{part} / {total}", make=_ratio)
 
 
@@ -90,9 +90,9 @@ COMMON: tuple[CommonMetric, ...] = (
         # OpenRLHF 0.11 divides samples that passed by prompts, so that it may be several hundred per cent.
         _one_minus(replace(_percent("dynamic_filtering_pass_rate"), is_guess=True)),
         _one_minus(_share_of("batch/solve_partial", "batch/solve_all", "batch/solve_none")),
-        _one_minus(_over("num_groups_trainable", "num_groups_submitted")),
-        _one_minus(_over("data/step_num_groups_trainable", "data/step_num_groups_submitted")),
-        _over("groups_skipped", "groups_total"),
+        _one_minus(_quotient("num_groups_trainable", "num_groups_submitted")),
+        _one_minus(_quotient("data/step_num_groups_trainable", "data/step_num_groups_submitted")),
+        _quotient("groups_skipped", "groups_total"),
         _share_of("batch/filtered_prompts", "batch/total_prompts"),
     ),
     _common(
@@ -189,7 +189,7 @@ _KINDS = {
     "learning_rate": ({"lr"}, {"learning", "rate"}),
 }
 """Common name -> the words of its kind, of which one set is in the trainer's name; above, those of shares of groups."""
-_NEUTRAL = {
+_FILLERS = {
     *("", "mean", "avg", "average", "raw", "total", "train", "training", "trainer", "rollout", "batch", "update"),
     *("policy", "actor", "learner", "ppo", "grpo", "rl", "pg", "optim", "optimizer", "stats", "episode", "env"),
     *("generate", "history", "curve", "trace"),
@@ -197,7 +197,7 @@ _NEUTRAL = {
 """Words that leave a metric what it is."""
 _UNIT = re.compile(r"(group|prompt)s?(?![a-z])")
 _GROUP_KEY = re.compile(rf"{_UNIT.pattern}|zero_(reward_)?(std|var)")  # the spread of one reward is always zero
-_BETWEEN = re.compile(r"[\W_]+")
+_WORD_BREAK = re.compile(r"[\W_]+")
 _SHARES = ({"frac"}, {"fraction"}, {"rate"}, {"ratio"}, {"share"})
 _PERCENTAGES = ({"pct"}, {"percent"}, {"percentage"})
 _COUNT = {"count", "n", "num", "number", "of", "total"}
@@ -230,8 +230,8 @@ class Naming(Struct, frozen=True):
     def held_against(self, metrics: StepMetrics) -> tuple[Naming, tuple[str, ...]]:
         """Without the guesses that a log's numbers refute, and a sentence on each of these."""
         guesses = {name: _computed(part, metrics).values for name, part in self.parts.items() if part.is_guess}
-        beyond = {name: values[np.abs(values - 0.5) > 0.5 + _ROUNDING] for name, values in guesses.items()}
-        refuted = {name: values[np.abs(values).argmax()] for name, values in beyond.items() if len(values)}
+        outside = {name: values[np.abs(values - 0.5) > 0.5 + _ROUNDING] for name, values in guesses.items()}
+        refuted = {name: values[np.abs(values).argmax()] for name, values in outside.items() if len(values)}
         sentences = (
             f"{self.parts[name].formula} is {value:.3g} at a step, as no share of groups is: it is not {name}."
             for name, value in refuted.items()
@@ -242,7 +242,7 @@ class Naming(Struct, frozen=True):
     def sentences(self) -> tuple[str, ...]:
         """A sentence on the common names that differ from the trainer's own."""
         formulas = {name: part.formula for name, part in self.parts.items()}
-        parts = [f"{name} is {text}" for name, text in formulas.items() if bare(text) != name]
+        parts = [f"{name} is {text}" for name, text in formulas.items() if without_prefix(text) != name]
         return (f"By the trainer's names: {'; '.join(parts)}.",) if parts else ()
 
 
@@ -259,24 +259,24 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
     logged = dict.fromkeys(keys)
     for name, key in named_columns.items():
         if key not in logged:
-            near = difflib.get_close_matches(key, logged, n=3, cutoff=0.4) or list(logged)[:3]
+            similar = difflib.get_close_matches(key, logged, n=3, cutoff=0.4) or list(logged)[:3]
             raise UsageError(
                 f"The log has no metric {key!r}.",
-                hint=f"Write --metric-column {name}=NAME with one of {', '.join(near)}.",
+                hint=f"Write --metric-column {name}=NAME with one of {', '.join(similar)}.",
             )
     parts = {name: _as_logged(key) for name, key in named_columns.items()}
-    words = {key: bag for key in logged if _EVALUATIONS.isdisjoint(bag := set(_BETWEEN.split(key.lower())))}
+    words = {key: bag for key in logged if _EVALUATIONS.isdisjoint(bag := set(_WORD_BREAK.split(key.lower())))}
     on_groups = {  # each key of groups or prompts in training, with the words of its last part but for those
-        key: set(_BETWEEN.split(_UNIT.sub("", key.rpartition("/")[2].lower()))) - _PREFIXES
+        key: set(_WORD_BREAK.split(_UNIT.sub("", key.rpartition("/")[2].lower()))) - _PREFIXES
         for key, bag in words.items()
         if _GROUP_KEY.search(key) or any(kind < bag - _PREFIXES <= kind | _COUNT for kind in _GROUPS[_DEAD])
     }
     agents = {match["agent"] for match in map(_AGENT.match, logged) if match}
     written = {_AGENT.sub(r"\1", key): key for key in logged} if len(agents) == 1 else {}
     written |= {plain_name(key): key for key in logged} | {key: key for key in logged}
-    names = set(map(bare, written))
+    names = set(map(without_prefix, written))
     if "reward_std" not in names and not names.isdisjoint(MEAN_REWARDS):  # `reward` may be that of one response
-        written = {name: key for name, key in written.items() if bare(name) != "reward"}
+        written = {name: key for name, key in written.items() if without_prefix(name) != "reward"}
     for metric in COMMON:
         part = next(_candidates(metric, written), None)
         if part is None and metric.name in _GROUPS:
@@ -296,7 +296,7 @@ def is_verdict(key: str) -> bool:
     >>> [is_verdict(key) for key in ("val-core/gsm8k/acc/mean@1", "rewards/accuracy/mean", "reward", "eval_reward_std")]
     [True, True, False, False]
     """
-    words = set(_BETWEEN.split(key.lower()))
+    words = set(_WORD_BREAK.split(key.lower()))
     return not words & _NO_SCORES and bool(words & (_CORRECT if words.isdisjoint(_EVALUATIONS) else _SCORES))
 
 
@@ -310,7 +310,7 @@ def likely_rewards(keys: Iterable[str]) -> list[str]:
     ['avg_r_total', 'avg_r_format', 'em']
     """
     no_means = _NO_SCORES | _EVALUATIONS | {"chosen", "rejected", "margins", "accuracies"}  # the last are DPO's
-    words = {key: parts for key in keys if not (parts := set(_BETWEEN.split(key.lower()))) & no_means}
+    words = {key: parts for key in keys if not (parts := set(_WORD_BREAK.split(key.lower()))) & no_means}
     ranks = {key: [index for index, kind in enumerate(_MEANS) if parts & kind] for key, parts in words.items()}
     means = {"mean", "avg", "average", "total"}
     return sorted(filter(ranks.get, ranks), key=lambda key: (ranks[key][0], -len(words[key] & means)))
@@ -318,9 +318,9 @@ def likely_rewards(keys: Iterable[str]) -> list[str]:
 
 def _by_words(name: str, words: Mapping[str, set[str]]) -> Derived | None:
     """A metric under a name of somebody's own, all words of which are known; None where several are as plain."""
-    kinds = [(len(bag), key) for kind in _KINDS[name] for key, bag in words.items() if kind <= bag <= kind | _NEUTRAL]
-    plainest = [key for size, key in kinds if size == min(kinds)[0]]
-    return _as_logged(plainest[0]) if len(plainest) == 1 else None
+    kinds = [(len(bag), key) for kind in _KINDS[name] for key, bag in words.items() if kind <= bag <= kind | _FILLERS]
+    simplest = [key for size, key in kinds if size == min(kinds)[0]]
+    return _as_logged(simplest[0]) if len(simplest) == 1 else None
 
 
 def _group_share(name: str, words: Mapping[str, set[str]]) -> Derived | None:
@@ -328,7 +328,7 @@ def _group_share(name: str, words: Mapping[str, set[str]]) -> Derived | None:
     kinds = [(key, bag - kind) for kind in _GROUPS[name] for key, bag in words.items() if bag >= kind]
     shares = [share for key, rest in kinds for share in _share(key, rest)]
     counts = [
-        replace(_over(key, total), is_guess=True)
+        replace(_quotient(key, total), is_guess=True)
         for key, rest in kinds
         if rest <= _COUNT
         for total, bag in words.items()
@@ -401,7 +401,7 @@ def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[
     return StepMetrics(metrics.steps, columns, frozenset(changed)), tuple(sentences)
 
 
-def bare(key: str) -> str:
+def without_prefix(key: str) -> str:
     """A trainer's key without the prefix that W&B's callback of transformers writes before it."""
     return key.removeprefix(_PREFIX)
 

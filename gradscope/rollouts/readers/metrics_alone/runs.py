@@ -387,12 +387,12 @@ class RunRows:
             is_other &= steps[rows[before]] == steps[rows[after]]
             np.maximum.at(earlier, rows[after[is_other]], rows[before[is_other]])
             contradicts[rows[after[is_other]]] |= key in counted
-        back = np.append(False, np.diff(steps) < 0)
-        begins = np.maximum.accumulate(np.where(back, np.arange(len(steps)), 0))  # since when steps do not go back
+        is_back = np.append(False, np.diff(steps) < 0)
+        begins = np.maximum.accumulate(np.where(is_back, np.arange(len(steps)), 0))  # since when steps do not go back
         conflicts = contradicts & (earlier >= begins)
         stack: list[int] = []  # rows at which it was resumed, without those undone by a later one
         lowest, seen = int(steps[0]), 0
-        for row in np.flatnonzero((contradicts | back) & (earlier >= 0) & (earlier < begins)).tolist():
+        for row in np.flatnonzero((contradicts | is_back) & (earlier >= 0) & (earlier < begins)).tolist():
             begin, other = int(begins[row]), int(earlier[row])
             resumed = bisect_right(stack, other)
             if other < part.start or (resumed < len(stack) and steps[stack[resumed]] <= steps[row]):

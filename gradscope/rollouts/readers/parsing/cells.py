@@ -486,8 +486,8 @@ def cut_conversation(value: Any) -> Conversation:
     """
     messages = parse_messages(value) or ()
     trained = [index for index, message in enumerate(messages) if message.get("trainable") is True]
-    spoken = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
-    start = (trained or spoken or [len(messages)])[0]
+    replies = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
+    start = (trained or replies or [len(messages)])[0]
     before = tuple({key: cell for key, cell in message.items() if key != "trainable"} for message in messages[:start])
     prompt, completion = (text_of(part) if part else "" for part in (before, messages[start:]))
     return Conversation(prompt=prompt, messages=before or None, completion=completion)

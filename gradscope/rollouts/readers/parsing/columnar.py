@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _BATCH = 64
 """Rows of a Parquet file that are decoded at once: a few bytes on disk may stand for a large cell in every row."""
 _CHUNK = 1024  # the same where they stay columns, whose texts are no dictionary
-_LARGE, _MANY = 64 << 20, 1 << 16  # bytes and rows of a batch of columns, by the sizes in the file's metadata
+_BATCH_BYTES, _BATCH_ROWS = 64 << 20, 1 << 16  # of a batch of columns, by the sizes in the file's metadata
 _BUFFER = 1 << 16
 """Bytes of a Parquet file that are read at once: else its first rows cost as much as all of their row group."""
 
@@ -41,7 +41,7 @@ def table_in(path: Path, file: pq.ParquetFile, *, excluded: Container[str]) -> p
     chosen = [name for name in file.schema_arrow.names if name not in excluded]
     kinds = [file.schema_arrow.field(name).type for name in chosen]
     are_narrow = all(pa.types.is_primitive(kind) or pa.types.is_dictionary(kind) for kind in kinds)
-    max_rows = max(_MANY // max(len(chosen), 1), _CHUNK)  # numbers that repeat take no more of a file than one of them
+    max_rows = max(_BATCH_ROWS // max(len(chosen), 1), _CHUNK)  # repeated numbers take no more of a file than one
     size = _rows_at_once(file.metadata, max_rows) if are_narrow else _CHUNK
     batches = list(_batches(path, file, columns=chosen, size=size))
     table = pa.Table.from_batches(batches, schema=None if batches else file.schema_arrow).select(chosen)
@@ -64,20 +64,20 @@ def parquet_batches(
         duplicate, size, metadata = first_duplicate(present), path.stat().st_size, file.metadata
     kinds = {} if duplicate else {name: file.schema_arrow.field(name).type for name in chosen}
     folded = [name for name, kind in kinds.items() if kind in (pa.string(), pa.large_string())]
-    rows_of, at_once = max(metadata.num_rows, 1), _rows_at_once(metadata, _CHUNK if names is None else _MANY)
+    rows_of, at_once = max(metadata.num_rows, 1), _rows_at_once(metadata, _CHUNK if names is None else _BATCH_ROWS)
     bounds = first_rows(metadata)
     with open_parquet(path, read_dictionary=folded) as file:
-        done = 0
+        num_read = 0
         for batch in _batches(path, file, columns=[] if duplicate else chosen, size=at_once, texts=texts):
-            done += batch.num_rows
-            yield batch, size * done // rows_of, bounds, duplicate
+            num_read += batch.num_rows
+            yield batch, size * num_read // rows_of, bounds, duplicate
 
 
 def _rows_at_once(metadata: pq.FileMetaData, max_rows: int) -> int:
     """How many rows of a Parquet file a batch of columns has."""
     num_bytes: int = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     num_rows: int = metadata.num_rows
-    return min(max(_LARGE * num_rows // max(num_bytes, 1), _BATCH), max_rows)
+    return min(max(_BATCH_BYTES * num_rows // max(num_bytes, 1), _BATCH), max_rows)
 
 
 def first_rows(metadata: pq.FileMetaData) -> list[int]:

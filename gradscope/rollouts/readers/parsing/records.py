@@ -26,8 +26,8 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import Source
 from gradscope.rollouts.arrays import Floats
 from gradscope.rollouts.groups import (
-    ENDS,
     TOKEN_FIELDS,
+    TRUNCATED,
     Rollout,
     RolloutGroup,
     Status,
@@ -124,13 +124,13 @@ def list_names(names: Iterable[str]) -> str:
     return ", ".join(quoted[:20]) + (f" and {len(quoted) - 20} more" if len(quoted) > 20 else "") if quoted else "none"
 
 
-def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, otherwise: str) -> str:
+def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, lacking: str) -> str:
     """Which scorer or metric of a document is the reward: the one that was named, else the first.
 
     Args:
         names: Those that are there, the same one as often as it is.
         noun: What the format calls one.
-        otherwise: What to say of a document without any: "... has {otherwise}".
+        lacking: What to say of a document without any: "... has {lacking}".
 
     Raises:
         InputError: There is none, or it is not among them.
@@ -141,7 +141,7 @@ def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, otherwise
     if named in present:
         return str(named)
     raise InputError(
-        f"{request.path} has no {noun} {named!r}." if named else f"{request.path} has {otherwise}.",
+        f"{request.path} has no {noun} {named!r}." if named else f"{request.path} has {lacking}.",
         hint=f"Its {noun}s are {list_names(present)}; name one with --reward-column."
         if present
         else f"Give a log with a {noun} for each sample.",
@@ -237,9 +237,9 @@ def describe_groups(groups: Sequence[RolloutGroup]) -> tuple[str, ...]:
     if usual % 2 == 0 and usual // 2 in levels:  # more than half of the run was logged twice
         usual //= 2
     times = np.rint(numbers / usual)
-    is_repeated = (times > 1) & (np.abs(numbers / np.maximum(times, 1) / usual - 1) <= _NEAR)
-    once = numbers[~is_repeated]
-    if not is_repeated.any() or len(once) < 2 or once.max() > (1 + _NEAR) * usual:
+    is_repeated = (times > 1) & (np.abs(numbers / np.maximum(times, 1) / usual - 1) <= _SIZE_TOLERANCE)
+    unrepeated = numbers[~is_repeated]
+    if not is_repeated.any() or len(unrepeated) < 2 or unrepeated.max() > (1 + _SIZE_TOLERANCE) * usual:
         return sentences
     repeats = (
         f"steps {as_ranges(steps[is_repeated].tolist())} have"
@@ -254,7 +254,7 @@ def describe_groups(groups: Sequence[RolloutGroup]) -> tuple[str, ...]:
 
 
 DIFFER, TWICE_LOGGED = "Groups differ in size", "Perhaps logged twice"
-_NEAR = 0.1  # relative distance from a multiple of the usual size that a step may have, since rows may be set aside
+_SIZE_TOLERANCE = 0.1  # relative distance of a step from a multiple of the usual size, since rows may be set aside
 
 
 def common_advantage(default: float | None, sequences: Sequence[Tokens]) -> float | None:
@@ -275,9 +275,9 @@ def peek(path: Path, quarantine: QuarantineLog | None = None, *, num_rows: int =
     for file in expand(path):
         stat = file.stat()
         num_read = NUM_SEARCHED if suffix_of(file) == ".json" else num_rows  # a document is decoded as a whole
-        rows, met = _first_rows(file, stat.st_size, stat.st_mtime_ns, num_read)
+        rows, watched = _first_rows(file, stat.st_size, stat.st_mtime_ns, num_read)
         if quarantine is not None:
-            quarantine.include(met, {})
+            quarantine.include(watched, {})
         if rows:
             return list(rows[:num_rows])
     return []
@@ -294,28 +294,28 @@ def _first_rows(
     file: Path, size: int, modified: int, num_rows: int
 ) -> tuple[tuple[dict[str, Any], ...], QuarantineLog]:
     """The first rows of a file and the rows set aside before them, cached since every format asks for them."""
-    met, rows = WatchedLog(no_progress, ()), []
+    watched, rows = WatchedLog(no_progress, ()), []
     with open_file(file) as stream:
         if suffix_of(file) is None and b"\0" in stream.read(_BINARY):
-            return (), met
-    for _, row in islice(read_rows(file, met), num_rows):
+            return (), watched
+    for _, row in islice(read_rows(file, watched), num_rows):
         rows.append(row)
-        if met.num_read >= _MAX_PEEKED:
+        if watched.num_read >= _MAX_PEEKED:
             break
-    return tuple(rows), met
+    return tuple(rows), watched
 
 
 _BINARY = 4096  # bytes of a file without a known suffix that are searched for a NUL byte
 
-_ENDS = ("done", "is_done", "terminated", "terminal", "is_terminal")
-_NEXT = {"next_obs", "next_state", "next_observation"}
+_EPISODE_ENDS = ("done", "is_done", "terminated", "terminal", "is_terminal")
+_NEXT_STATES = {"next_obs", "next_state", "next_observation"}
 
 
 def are_turns(columns: Mapping[str, Sequence[Any]]) -> bool:
     """Whether rows with a step are those of episodes in an environment: most of them do not end one."""
-    ends = next((columns[name] for name in _ENDS if name in columns), ())
+    ends = next((columns[name] for name in _EPISODE_ENDS if name in columns), ())
     num_within = sum(text_of(cell).lower() in ("false", "0", "0.0") for cell in ends)
-    return num_within > len(ends) / 2 or not _NEXT.isdisjoint(columns)
+    return num_within > len(ends) / 2 or not _NEXT_STATES.isdisjoint(columns)
 
 
 def refuse_turns(path: Path, step: str | None) -> NoReturn:
@@ -336,22 +336,22 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
     files = expand(path)
     sized = sorted((file.stat().st_size, file) for file in files)
     for (size, file), (next_size, following) in pairwise(sized):
-        if _SMALL < size == next_size and filecmp.cmp(file, following, shallow=False):
+        if _SMALL_FILE < size == next_size and filecmp.cmp(file, following, shallow=False):
             raise InputError(
                 f"{following} is a copy of {file}, and groups would be twice as large.", hint="Take one of them away."
             )
     pairs = [] if suffix_of(files[0]) == ".json" else pairwise(sized)  # a document is parsed as a whole
-    likest = min(pairs, key=lambda pair: pair[1][0] - pair[0][0], default=sized[:1])
+    closest = min(pairs, key=lambda pair: pair[1][0] - pair[0][0], default=sized[:1])
 
     def times_of(rows: Iterable[Mapping[str, Any]]) -> Counter[tuple[int, ...]]:
         return Counter(tuple(hash(str(row.get(key))) for key in keys) for row in rows)  # without times of writing
 
-    rows = [row for _, file in likest for row in peek(file, num_rows=NUM_SEARCHED)]
+    rows = [row for _, file in closest for row in peek(file, num_rows=NUM_SEARCHED)]
     times = times_of(rows)
     may_be_shuffled = NUM_SEARCHED <= len(rows) > len(times)
     num_bytes = len(str(rows[:_NUM_PEEKED])) / _NUM_PEEKED if may_be_shuffled else 0
-    if likest[0][0] < _NUM_SHUFFLED * num_bytes:  # of more rows, copies would lie too far apart
-        readings = (islice(read_rows(file, QuarantineLog(), keys), _NUM_SHUFFLED) for _, file in likest)
+    if closest[0][0] < _NUM_SHUFFLED * num_bytes:  # of more rows, copies would lie too far apart
+        readings = (islice(read_rows(file, QuarantineLog(), keys), _NUM_SHUFFLED) for _, file in closest)
         times = times_of(row for rows in readings for _, row in rows)
     groups = {content[:2] for content in times}
     ((usual, num_rows),) = Counter(times.values()).most_common(1) or [(1, 0)]
@@ -364,7 +364,7 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
 
 NUM_SEARCHED = 2000  # rows in which something is seen to recur
 _NUM_SHUFFLED = 20_000  # rows of a file that are counted, in whatever order, where any recurs among the first
-_SMALL, _FEW_TEXTS = 4096, 20  # bytes of a file, and unlike rows, that may be there twice by chance
+_SMALL_FILE, _FEW_TEXTS = 4096, 20  # bytes of a file, and unlike rows, that may be there twice by chance
 _NEARLY_ALL = 0.9  # of the rows, since the last ones that are looked at may have their copies behind them
 _TOLD_APART = 1.5  # unlike rows of a group, without which equal ones may be all that the policy wrote
 
@@ -437,7 +437,7 @@ def are_cut_off(cells: Sequence[Any], name: str) -> Floats:
     are_texts = {str}.issuperset(map(type, cells))
     texts = cells if are_texts else list(map(text_of, cells))
     cell_of = {text: text for text in set(texts)} if are_texts else dict(zip(texts, cells, strict=True))
-    ends = {text: ENDS.get(status_in(cell, name), math.nan) for text, cell in cell_of.items()}
+    ends = {text: TRUNCATED.get(status_in(cell, name), math.nan) for text, cell in cell_of.items()}
     return np.fromiter(map(ends.__getitem__, texts), np.float64, len(texts))
 
 

@@ -190,7 +190,7 @@ def parse_line(line: bytes) -> dict[str, Any] | str:
     return row if isinstance(row, dict) else "the line is not a JSON object"
 
 
-_WHY = {
+_REASONS = {
     "',' expected after '\"'": "a quote is not closed, or text follows one",
     "unexpected end of data": "a quote is not closed",
     "new-line character seen in unquoted field - do you need to open the file in universal-newline mode?": "a carriage "
@@ -209,8 +209,8 @@ def read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[
     """
     with closing(read_bytes(path)) as lines:  # CsvRows is a reference cycle, which would hold the file open
         rows = CsvRows(path, lines)
-        for number, why in rows.before_header:
-            quarantine.add(why, f"{path}:{number}")
+        for number, reason in rows.before_header:
+            quarantine.add(reason, f"{path}:{number}")
         yield from _usable_rows(rows, path, quarantine)
 
 
@@ -243,9 +243,9 @@ class CsvRows:
         separator = _SEPARATOR.fullmatch(first := next(lines, b""))
         first = next(lines, b"") if separator else first
         self._waiting: deque[bytes] = deque([first] if first else [])
-        outside = re.sub(rb'"[^"]*"', b"", first)  # quotes
+        unquoted = re.sub(rb'"[^"]*"', b"", first)  # quotes
         marks = separator[1].decode() if separator else "\t,;|" if suffix_of(path) == ".tsv" else ",;\t|"
-        self.delimiter = next((mark for mark in marks if mark.encode() in outside), marks[0])
+        self.delimiter = next((mark for mark in marks if mark.encode() in unquoted), marks[0])
         self._row_lines: list[bytes] = []
         self.num_lines = int(separator is not None)  # lines of the rows so far
         self._size = 0
@@ -340,7 +340,7 @@ class CsvRows:
         self._forget()
         return first, cells, size
 
-    def _skip_broken(self, why: str) -> str:
+    def _skip_broken(self, reason: str) -> str:
         """Resume at the line after the first of the failed row."""
         following = self._row_lines[1:]
         self._left -= sum(map(len, following))
@@ -353,7 +353,7 @@ class CsvRows:
         self.num_lines += 1
         self._forget()
         self._rows = self._reader(self._lines())
-        return f"the row is not CSV: {_WHY.get(why, why)}"
+        return f"the row is not CSV: {_REASONS.get(reason, reason)}"
 
     def _forget(self) -> None:
         self._row_lines.clear()
@@ -571,5 +571,5 @@ def read_json_rows(
         if isinstance(row, dict):
             yield f"{path}:{number}", row
         else:
-            why = row.replace("line", "element", 1) if is_raw else "the element is not a JSON object"
-            quarantine.add(why, f"{path}:{number}")
+            reason = row.replace("line", "element", 1) if is_raw else "the element is not a JSON object"
+            quarantine.add(reason, f"{path}:{number}")

@@ -225,7 +225,7 @@ _ONLY_EFFECTIVE = filter_caveat(
     "Only the effective traces were read, from which filters have removed rollouts (the folder `all` beside them holds "
     "everything)"
 )
-_ELSEWHERE = Reason(
+_OTHER_STEPS = Reason(
     "rollouts_missing",
     "episodes of this step were trained on at another step",
     hint="Replay the export of tokens, or rollouts/step_N/train/effective/traces.jsonl alone.",
@@ -240,11 +240,11 @@ def _recognizes(request: ReadRequest) -> bool:
 def _read(request: ReadRequest) -> Run:
     """Read prime-rl's traces of training: of a run, its ``rollouts``, one of its folders, or one file."""
     stream = stream_files(request.path)
-    everything, effective = _files(request.path, "all"), _files(request.path, "effective")
+    all_files, effective = _files(request.path, "all"), _files(request.path, "effective")
     if stream:
-        return with_prime_rls(request, read_stream(request, stream, has_earlier=bool(everything or effective)))
-    files = everything or effective
-    batch_files = effective if everything else ()
+        return with_prime_rls(request, read_stream(request, stream, has_earlier=bool(all_files or effective)))
+    files = all_files or effective
+    batch_files = effective if all_files else ()
     quarantine = WatchedLog(request.progress, files)
     batches = batches_in(batch_files, quarantine, with_tokens=not request.rewards_only)
     layout = step_layout(batches)
@@ -259,12 +259,12 @@ def _read(request: ReadRequest) -> Run:
                 *(sentence for sentence in (episodes.AGENTS, BRANCHED) if sentence in layout.noted),
                 *(["Rollouts were read from all/, their advantages from effective/."] if batches.rollouts else []),
             ],
-            missing=[] if everything else [_ONLY_EFFECTIVE],
+            missing=[] if all_files else [_ONLY_EFFECTIVE],
         ),
         groups=groups,
         quarantine=quarantine,
     )
-    notes = dict.fromkeys(facts_in(layout.noted, "elsewhere"), _ELSEWHERE)
+    notes = dict.fromkeys(facts_in(layout.noted, "elsewhere"), _OTHER_STEPS)
     return replace(with_prime_rls(request, run), notes=notes)
 
 

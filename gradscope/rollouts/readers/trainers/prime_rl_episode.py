@@ -194,7 +194,7 @@ class Trace(Struct, gc=False, frozen=True):
         return self.agent is None or self.agent.trainable is not False
 
 
-_NOTHING = Trace()
+_NO_TRACE = Trace()
 _NODES, _PARENT = attrgetter("nodes"), attrgetter("parent")
 _AGENT_CELLS = attrgetter("traces", "group.id", "task.hash")
 _NODE_CELLS = attrgetter("parent", "semantic_parents", "token_ids", "mask", "advantages")
@@ -387,12 +387,12 @@ def episode_of(line: Mapping[str, Any]) -> Episode:
 
 def _as_declared(cell: Any, kind: Any) -> Any:
     cells = cell if type(cell) is dict else {}
-    makers = [(declared.name, _maker(declared.type)) for declared in fields(kind)]
-    return kind(**{name: make(cells[name]) if make else cells[name] for name, make in makers if name in cells})
+    decoders = [(declared.name, _decoder(declared.type)) for declared in fields(kind)]
+    return kind(**{name: decode(cells[name]) if decode else cells[name] for name, decode in decoders if name in cells})
 
 
 @cache
-def _maker(kind: Any) -> Callable[[Any], Any] | None:
+def _decoder(kind: Any) -> Callable[[Any], Any] | None:
     arguments = get_args(kind)
     if get_origin(kind) is list:
         return lambda cell: [_as_declared(item, arguments[0]) for item in parse.list_of(cell)]
@@ -416,7 +416,7 @@ def _single_agents(episodes: Sequence[Episode]) -> list[AgentRollout] | None:
         and {str}.issuperset(map(type, chain(groups, tasks)))
         and all(chain(groups, tasks))
         and all(agent.is_trained for agent in agents)
-        and _NOTHING not in agents
+        and _NO_TRACE not in agents
         and _are_paths(agents)
     )
     return list(map(AgentRollout, episodes, agents, groups)) if is_usual else None
@@ -468,7 +468,7 @@ def columns_of(
     def no_reward(row: int) -> str:
         scores = rollouts[row].trace.rewards.values()
         cells = [cell for entry in scores for cell in (entry.score, entry.weight)] or [parse.ABSENT]
-        return next((why for why in map(parse.parse_reward, cells) if isinstance(why, str)), BROKEN_REWARD)
+        return next((reason for reason in map(parse.parse_reward, cells) if isinstance(reason, str)), BROKEN_REWARD)
 
     return Columns(
         step=step,
@@ -537,7 +537,7 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
                 group, task = episode.group.id, episode.task.hash
                 group, task = (group, task) if type(group) is type(task) is str else map(parse.text_of, (group, task))
                 trained = [trace for trace in episode.traces if trace.is_trained]
-                if not (group and task and trained) or _NOTHING in trained or not (are_usual or _are_paths(trained)):
+                if not (group and task and trained) or _NO_TRACE in trained or not (are_usual or _are_paths(trained)):
                     raise UnusableRowError("the row reader is to look at the line")
                 return [AgentRollout(episode, *pair) for pair in zip(trained, self.names(group, trained), strict=True)]
 

@@ -296,13 +296,13 @@ def _group_steps(
     count = Counter(ids)
     names = [name if count[name] == 1 else f"{name}/{prompt}" for name, prompt in zip(ids, prompts, strict=True)]
     _, number = np.unique(np.array(names, dtype=object), return_inverse=True)
-    group, first, last, begun = number[group], *np.full((3, len(names)), np.nan)
-    for extreme, result, values in ((np.fmin, first, trained), (np.fmax, last, trained), (np.fmin, begun, sent)):
+    group, first, last, first_sent = number[group], *np.full((3, len(names)), np.nan)
+    for extreme, result, values in ((np.fmin, first, trained), (np.fmax, last, trained), (np.fmin, first_sent, sent)):
         extreme.at(result, group, values)
     among = trained[(first < last)[group]]
     return _GroupSteps(
         names=names,
-        steps=np.where(np.isnan(first), begun, first)[number].astype(np.int64),
+        steps=np.where(np.isnan(first), first_sent, first)[number].astype(np.int64),
         divided=frozenset(np.unique(among[~np.isnan(among)]).astype(np.int64).tolist()),
     )
 
@@ -368,7 +368,7 @@ _NO_BATCHES = (
 _EARLIER = "rollouts/, which an earlier version of prime-rl wrote, is left out: name it to read it."
 _ONE_OF_SEVERAL = "Other files of the stream are left out: groups that lie in several files are incomplete."
 _NOT_KNOWN = Reason("rollouts_missing", "what was trained on at this step is not in the log")
-_ELSEWHERE = Reason("rollouts_missing", "rollouts of one group were trained on at several steps")
+_SEVERAL_STEPS = Reason("rollouts_missing", "rollouts of one group were trained on at several steps")
 _RETRAINED = Reason("rollouts_missing", "a restart trained on this step again, and the log holds the rollouts of both")
 
 
@@ -417,7 +417,7 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
     )
     notes = {
         **dict.fromkeys(() if record_batches else run.steps, _NOT_KNOWN),
-        **dict.fromkeys(placement.divided, _ELSEWHERE),
+        **dict.fromkeys(placement.divided, _SEVERAL_STEPS),
         **dict.fromkeys(annotations.trained_again, _RETRAINED),
     }
     return replace(run, notes=dict(sorted(notes.items())))

@@ -39,7 +39,7 @@ _STALE = IfNoted("Some samples were begun by an earlier version of the weights t
 
 
 def _areal_rows(rows: Cells) -> Columns:
-    steps, begun, indices = (rows.steps(key) for key in ("tail_version", "head_version", "sample_idx"))
+    steps, started, indices = (rows.steps(key) for key in ("tail_version", "head_version", "sample_idx"))
     return Columns(
         step=steps,
         no_step="tail_version is not a whole number",
@@ -49,11 +49,11 @@ def _areal_rows(rows: Cells) -> Columns:
         texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
         numbers={"reward": rows.numbers("reward")},
         no_reward=partial(rows.no_reward, "reward"),
-        noted={_STALE: (begun >= 0) & (begun != steps)},
+        noted={_STALE: (started >= 0) & (started != steps)},
         samples=[name or None for name in index_names(indices)],
         details=lambda row: {
             "completion": parse.text_of(rows.cell("completion", row)),
-            "policy_versions": (int(begun[row]), int(steps[row])) if 0 <= begun[row] <= steps[row] else None,
+            "policy_versions": (int(started[row]), int(steps[row])) if 0 <= started[row] <= steps[row] else None,
         },
     )
 
@@ -208,9 +208,9 @@ def _roll_rows(lines: Cells) -> Columns:
     rows = lines.elements(sizes)
     pairs = zip(rows.column("prompt"), rows.column("messages"), strict=True)
     prompts = [messages if prompt is UNSET else prompt for prompt, messages in pairs]
-    firsts = np.flatnonzero(run_starts(prompts))  # rollouts of a prompt are adjacent
-    ids = [parse.digest(None if prompts[row] is UNSET else prompts[row]) for row in firsts.tolist()]
-    prompt_ids = np.repeat(np.array(ids, dtype=object), np.diff(firsts, append=len(prompts))).tolist()
+    first_rows = np.flatnonzero(run_starts(prompts))  # rollouts of a prompt are adjacent
+    ids = [parse.digest(None if prompts[row] is UNSET else prompts[row]) for row in first_rows.tolist()]
+    prompt_ids = np.repeat(np.array(ids, dtype=object), np.diff(first_rows, append=len(prompts))).tolist()
     names, domains = texts_in(rows.names("id")), texts_in(rows.names("domain"))
     parts = list(zip(domains, names, prompt_ids, strict=True))
     group_of = {part: "/".join(filter(None, part)) for part in dict.fromkeys(parts)}
@@ -467,17 +467,17 @@ RLLM = RowFormat(
 )
 
 _TUNIX_KEYS = ("global_step", "prompt_id", "group_index", "reward", "status")
-_LONG = ("prompt", "prompt_tokens", "completion_tokens")
+_LONG_CELLS = ("prompt", "prompt_tokens", "completion_tokens")
 
 
 def _tunix_rows(rows: Cells) -> Columns:
     versions = [rows.steps(key).tolist() for key in ("rollout_policy_version", "consumed_policy_version")]
-    num_prompt, num_tokens = (json_text.nums_ids(rows.column(key)) for key in _LONG[1:])
+    num_prompt, num_tokens = (json_text.nums_ids(rows.column(key)) for key in _LONG_CELLS[1:])
     lengths = np.where(num_prompt < 0, UNKNOWN, num_tokens)
 
     def details(row: int) -> dict[str, Any]:
         first, last = (column[row] for column in versions)
-        prompt, ids = (parse.token_ids(rows.cell(key, row)) for key in _LONG[1:])
+        prompt, ids = (parse.token_ids(rows.cell(key, row)) for key in _LONG_CELLS[1:])
         tokens = None
         if prompt is not None and ids is not None:
             tokens = Tokens(prompt_ids=prompt, completion_ids=ids, mask=(True,) * len(ids))
@@ -507,7 +507,7 @@ TUNIX = RowFormat(
     title="Tunix trajectories",
     patterns=("step[0-9]*/*/*/metadata.json", "trajectories/step[0-9]*/*/*/metadata.json"),
     recognizes_file=has_keys("global_step", "traj_id", "prompt_id", "group_index"),
-    columns=interpreted_by(_tunix_rows, keys=_TUNIX_KEYS, raw=_LONG),
+    columns=interpreted_by(_tunix_rows, keys=_TUNIX_KEYS, raw=_LONG_CELLS),
     inferred=("Trajectories of one prompt_id at one global_step are a group.",),
     missing=(IfNoted(TEXT_ONLY),),
     completes=with_run_files,

@@ -278,8 +278,8 @@ def _miles_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         for location, cells in rows[-1:] if are_leaves else rows:
             yield location, {**cells, **shared, "num_leaves": num_leaves}
     for index in rows_by_sample.keys() - samples.keys():
-        why = "the sample kept no conversation, so that neither its group nor its reward is known"
-        quarantine.add(why, f"{file}:{index}")
+        reason = "the sample kept no conversation, so that neither its group nor its reward is known"
+        quarantine.add(reason, f"{file}:{index}")
 
 
 def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
@@ -305,7 +305,7 @@ def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
         part=part,
         index=_INDEX,
         details=details,
-        flaw=lambda row: why if isinstance(why := sequences[row], str) else None,
+        flaw=lambda row: reason if isinstance(reason := sequences[row], str) else None,
         noted={_NO_COLUMNS: lacks_columns, BRANCHED: np.array(are_branched)},
     )
 

@@ -91,7 +91,7 @@ def _open_instruct_rows(
     steps, indices = rows.steps("step"), index_names(rows.steps("prompt_idx"))
     prompts, responses, logprobs = map(rows.column, _TRACE_TOKENS)
 
-    prompt_ids = names_of_runs([prompts], lambda firsts: json_text.digests_of_ids([text for (text,) in firsts]))
+    prompt_ids = names_of_runs([prompts], lambda first_rows: json_text.digests_of_ids([text for (text,) in first_rows]))
     lengths, logged = json_text.nums_ids(responses), json_text.flat_lengths(logprobs)
     is_unlike = (logged != lengths) & (logged != json_text.NULL)
     is_odd = (lengths < 0) | is_unlike

@@ -105,11 +105,11 @@ def _read(request: ReadRequest) -> Run:
     sizes, cut = trl_groups.group_sizes(blocks, settings)
     table = trl_groups.table_of_blocks(blocks, sizes)
     # Rows without a reward, and others without a finite advantage, are counted and stay in their groups.
-    why = SHARED_NAME if any(map(math.isnan, functions.weights.values())) else NO_REWARD
+    reason = SHARED_NAME if any(map(math.isnan, functions.weights.values())) else NO_REWARD
     for file, block in zip(training, blocks, strict=True):
         lacks = ~np.isfinite(block.rewards)
         for row in np.flatnonzero(lacks | file.is_broken).tolist():
-            quarantine.add(why if lacks[row] else BROKEN_ADVANTAGE, f"{file.path}:{row + 1}")
+            quarantine.add(reason if lacks[row] else BROKEN_ADVANTAGE, f"{file.path}:{row + 1}")
 
     def read_step(step: int) -> list[RolloutGroup]:
         rows = [row for file in training if file.step == step for row in trl_files.rows_in(file.path)]
@@ -356,8 +356,8 @@ def _read_swift(request: ReadRequest) -> Run:
                 # Rows to which no function applies, or whose sum or advantage is not finite, stay in their groups.
                 for index in np.flatnonzero(~np.isfinite(batch.rewards + batch.advantages)).tolist():
                     if not math.isfinite(reward := batch.rewards[index]):
-                        why = str(parse.parse_reward(parse.ABSENT if math.isnan(reward) else math.inf))
-                        quarantine.add(why, line.location)
+                        reason = str(parse.parse_reward(parse.ABSENT if math.isnan(reward) else math.inf))
+                        quarantine.add(reason, line.location)
                     elif parse.is_not_finite(line.columns["advantages"][index]):
                         quarantine.add(BROKEN_ADVANTAGE, line.location)
                 spans.add(number, line_number - 1, (), [Span(step=line.step, start=start, end=end, line=0)])

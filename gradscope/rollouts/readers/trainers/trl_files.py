@@ -330,11 +330,11 @@ def split_training(
     for file in files:
         is_reuse = bool(training) and "reward" not in state.metrics.get(file.step, {})
         last = bisect_right(sampled_at, file.step) - 1 if file.step in state.metrics else -1
-        since = sampled_at[last] if last >= 0 else file.step
-        if since == file.step in state.metrics:
-            since -= min(state.window(since), settings.updates_per_batch) - 1
+        sampled_since = sampled_at[last] if last >= 0 else file.step
+        if sampled_since == file.step in state.metrics:
+            sampled_since -= min(state.window(sampled_since), settings.updates_per_batch) - 1
         is_evaluation = file.step in state.eval_steps
-        if is_evaluation or bisect_left(eval_steps, since) < bisect_left(eval_steps, file.step):
+        if is_evaluation or bisect_left(eval_steps, sampled_since) < bisect_left(eval_steps, file.step):
             evaluation.append(file)
             is_next = is_reuse and file.step == max((training[-1].step, *training[-1].repeated_at)) + 1
             repeats_last = is_next and file.step in state.metrics

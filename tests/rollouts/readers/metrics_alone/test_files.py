@@ -46,9 +46,9 @@ def test_no_more_of_large_rows_is_looked_at_than_tells_what_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "a.jsonl", "".join(json.dumps({"step": index, "loss": 0.5}) + "\n" for index in range(100)))
-    monkeypatch.setattr(files, "_SMALL", 300)
+    monkeypatch.setattr(files, "_FIRST_BYTES", 300)
     assert sum(len(piece.numbers) for piece in opened(path).first_pieces(100)) == 100
-    monkeypatch.setattr(files, "_LARGE", 300)
+    monkeypatch.setattr(files, "_MAX_BYTES", 300)
     assert sum(len(piece.numbers) for piece in opened(path).first_pieces(100)) < 20
 
 
