@@ -112,7 +112,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             numbers=numbers,
             noted=noted,
             no_reward=partial(rows.no_reward, names.reward or ""),
-            is_odd=rows.not_finite(names.advantage),
+            is_irregular=rows.not_finite(names.advantage),
             samples=None if self.sample is None else [name or None for name in texts_in(rows.names(self.sample))],
             policies=policies,
             has_all_functions=True,

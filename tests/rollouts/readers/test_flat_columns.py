@@ -303,7 +303,7 @@ def test_a_function_that_is_no_number_leaves_a_row_usual(
     row = '{"group_id": "g", "step": 1, "reward": 1, "info": {}, ' + cells + "}"
     path = write(tmp_path / "a.jsonl", *(row % cell for cell in ("1", "NaN", "null", "-Infinity", "{}", "NaN")))
     assert not assert_reduced(path).source.quarantined.reasons
-    monkeypatch.setattr(lines, "OddRow", None)
+    monkeypatch.setattr(lines, "IrregularRow", None)
     assert read_run(path, rewards_only=True).groups[0].size == 6
 
 

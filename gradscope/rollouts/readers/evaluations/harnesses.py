@@ -188,8 +188,10 @@ def _lm_eval_columns(reading: Reading) -> ColumnLog:
     def to_columns(rows: Cells) -> Columns:
         metrics = [tuple(map(parse.text_of, parse.list_of(cell))) for cell in rows.cells("metrics")]
         columns, decoded = _rows_of_score(_lm_eval_documents(rows, score, metrics), score, filter), set(rows.keys)
-        is_odd = np.array([not decoded.issuperset(names) for names in metrics], bool)  # others are to be read, too
-        return replace(columns, is_odd=is_odd[columns.row])
+        is_irregular = np.array(
+            [not decoded.issuperset(names) for names in metrics], bool
+        )  # others are to be read, too
+        return replace(columns, is_irregular=is_irregular[columns.row])
 
     keys = ("doc_id", "filter", "metrics", score, *rest)
     return reading.log(to_columns=to_columns, keys=keys, raw=("doc", "resps", "filtered_resps"))

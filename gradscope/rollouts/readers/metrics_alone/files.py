@@ -61,7 +61,7 @@ from gradscope.rollouts.readers.parsing.tables import (
     read_json_rows,
     table_rows,
 )
-from gradscope.rollouts.readers.reduction.lines import OddRow, blocks_in
+from gradscope.rollouts.readers.reduction.lines import IrregularRow, blocks_in
 from gradscope.rollouts.readers.reduction.processes import csv_blocks
 from gradscope.rollouts.run import Numbers, StepMetrics
 
@@ -286,13 +286,13 @@ def _json_lines(file: Path, quarantine: MetricsLog) -> Rows:
         if block.lost is not None:
             raise block.lost
         rows, indices, bounds = block.decoded(decoder)
-        odd_rows = block.odd_rows(bounds, np.setdiff1d(np.arange(len(bounds) - 1), indices).tolist())
-        parsed = [(flawed.at, flawed.row) for flawed in odd_rows if isinstance(flawed.row, dict)]
+        irregular_rows = block.irregular_rows(bounds, np.setdiff1d(np.arange(len(bounds) - 1), indices).tolist())
+        parsed = [(flawed.index, flawed.row) for flawed in irregular_rows if isinstance(flawed.row, dict)]
         if parsed:
             numbered = sorted([*zip(indices.tolist(), rows, strict=True), *parsed], key=itemgetter(0))
             rows, indices = [row for _, row in numbered], np.array([number for number, _ in numbered])
         end = int(indices[-1]) if rows else -1
-        _set_aside(file, quarantine, odd_rows, num_lines, end)
+        _set_aside(file, quarantine, irregular_rows, num_lines, end)
         quarantine.count_read(0 if packed else len(block.data), len(rows))
         if rows:
             last = num_lines + end + 1
@@ -305,12 +305,14 @@ def _json_lines(file: Path, quarantine: MetricsLog) -> Rows:
         quarantine.count_read(file.stat().st_size, 0)
 
 
-def _set_aside(file: Path, quarantine: MetricsLog, odd_rows: Iterable[OddRow], num_lines: int, end: int) -> None:
+def _set_aside(
+    file: Path, quarantine: MetricsLog, irregular_rows: Iterable[IrregularRow], num_lines: int, end: int
+) -> None:
     """Set aside the lines of a block without a row; ``end`` is the index of its last row."""
-    flawed = [row for row in odd_rows if isinstance(row.row, str)]
+    flawed = [row for row in irregular_rows if isinstance(row.row, str)]
     for is_behind in (False, True):
-        for row in (row for row in flawed if (row.at > end) == is_behind):
-            first = num_lines + row.at + 1
+        for row in (row for row in flawed if (row.index > end) == is_behind):
+            first = num_lines + row.index + 1
             for number, num_rows in ((first, row.count - 1), (first + row.count - 1, 1)):
                 if num_rows:
                     quarantine.add(str(row.row), f"{file}:{number}", num_rows)
@@ -321,14 +323,14 @@ def _set_aside(file: Path, quarantine: MetricsLog, odd_rows: Iterable[OddRow], n
 def _table(file: Path, quarantine: MetricsLog) -> Rows:
     num_lines = read_to = 0
     for block in csv_blocks(file, None, _sizes(), with_null=True):
-        rows = [(flawed.at, flawed.row) for flawed in block.odd if isinstance(flawed.row, dict)]
+        rows = [(flawed.index, flawed.row) for flawed in block.irregular if isinstance(flawed.row, dict)]
         lines, columns = block.lines, dict[str, Column]()
         if block.batch is not None:
             columns = {name: _cells(block.batch.column(name)) for name in block.batch.schema.names}
         elif rows:
             lines = np.array([index for index, _ in rows])
             columns = {name: [published.number_or_text(row[name]) for _, row in rows] for name in rows[0][1]}
-        _set_aside(file, quarantine, block.odd, num_lines, int(lines[-1]) if len(lines) else -1)
+        _set_aside(file, quarantine, block.irregular, num_lines, int(lines[-1]) if len(lines) else -1)
         if len(lines):
             yield _table_piece(file, columns, lines + num_lines + 1)
         num_lines += block.num_lines

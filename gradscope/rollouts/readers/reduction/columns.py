@@ -85,7 +85,7 @@ class Columns(Struct, frozen=True, kw_only=True):
     no_reward: Callable[[int], str | None] = lambda _: "the reward is missing"
     """Why a row has no reward; None: the format logs none."""
     notes: Collection[Note] = ()  # notes on the log, even if all rows are set aside
-    is_odd: Flags | None = None  # where ``details`` has to look at the row; None: nowhere
+    is_irregular: Flags | None = None  # where ``details`` has to look at the row; None: nowhere
     noted: Mapping[str, Flags] = {}
     """Sentences about the log, each with the rows that give rise to it, [R]."""
     samples: Sequence[str | None] | None = None
@@ -101,9 +101,9 @@ class Columns(Struct, frozen=True, kw_only=True):
         """The ids of the prompts of some rows."""
         return texts_in(self.group, rows) if self.prompts is None else self.prompts(rows)
 
-    def called_for(self, is_odd: Flags) -> tuple[Note, ...]:
-        """What the rows call for that are not odd."""
-        is_used = ~is_odd[self.row_of]
+    def called_for(self, is_irregular: Flags) -> tuple[Note, ...]:
+        """What the rows call for that are regular."""
+        is_used = ~is_irregular[self.row_of]
         return (*self.notes, *(sentence for sentence, calls in self.noted.items() if (calls & is_used).any()))
 
     @property
@@ -167,8 +167,8 @@ class Cells:
         def column(key: str | None) -> Any:
             if key not in names:
                 return self.column(key)
-            of, _, entry = str(key).partition(".")
-            objects = self.column(of)
+            parent, _, entry = str(key).partition(".")
+            objects = self.column(parent)
             if isinstance(objects, pa.Array):
                 return arrays.entry_of_structs(objects, entry)
             return [entry_in(cell, entry) for cell in objects]
@@ -233,14 +233,14 @@ class Cells:
             return column.take(arrays.to_indices(np.array(rows, dtype=np.int64)))
         return list(map(column.__getitem__, rows))
 
-    def cell(self, key: str | None, at: int) -> Any:
+    def cell(self, key: str | None, row: int) -> Any:
         """The cell of a row; None where it has none."""
         column = self.column(key) if self._select is None else None
-        return parse.plain_cell(column[at]) if isinstance(column, list) else self.cells(key, [at])[0]
+        return parse.plain_cell(column[row]) if isinstance(column, list) else self.cells(key, [row])[0]
 
-    def no_reward(self, key: str, at: int) -> str:
+    def no_reward(self, key: str, row: int) -> str:
         """Why a cell is no reward."""
-        cell = self.column(key)[at]
+        cell = self.column(key)[row]
         return str(
             parse.parse_reward(parse.ABSENT if cell is UNSET else parse.plain_cell(cell), from_text=self.from_text)
         )
@@ -271,9 +271,9 @@ class Cells:
             return None
         return np.asarray(~np.isfinite(arrays.to_filled(column.cast(pa.float64()), 0.0)))
 
-    def flaw_of_advantage(self, key: str | None, at: int) -> str | None:
+    def flaw_of_advantage(self, key: str | None, row: int) -> str | None:
         """A ``Columns.flaw`` for the advantage of a row or of its tokens."""
-        return BROKEN_ADVANTAGE if parse.is_not_finite(self.cell(key, at)) else None
+        return BROKEN_ADVANTAGE if parse.is_not_finite(self.cell(key, row)) else None
 
     def names(self, key: str | None) -> list[str] | pa.Array:
         """Cells as text; "" for null, [R]."""
@@ -312,8 +312,8 @@ class Cells:
 
 
 def _prompt_ids(rows: Sequence[tuple[bytes, ...]]) -> list[str]:
-    plain = [row for row in rows if row[0].startswith(b'"') and row[0] != b'""']
-    ids = dict(zip(plain, json_text.digests_of(plain), strict=True)) | {(b"null",): "", (b'""',): ""}
+    texts = [row for row in rows if row[0].startswith(b'"') and row[0] != b'""']
+    ids = dict(zip(texts, json_text.digests_of(texts), strict=True)) | {(b"null",): "", (b'""',): ""}
     return [ids[row] if row in ids else parse.prompt_json_id(row[0]) for row in rows]
 
 
@@ -337,7 +337,7 @@ def texts_in(names: list[str] | pa.Array, rows: Sequence[int] | None = None) -> 
     """Names of some rows, or all, as text."""
     if isinstance(names, pa.Array):
         return arrays.to_texts(names if rows is None else names.take(arrays.to_indices(np.array(rows, dtype=np.int64))))
-    return names if rows is None else [names[at] for at in rows]
+    return names if rows is None else [names[row] for row in rows]
 
 
 _MADE_LATER = {Raw, msgspec.UnsetType}
@@ -382,7 +382,7 @@ def line_columns(
     kinds = dict.fromkeys(raw, Raw | msgspec.UnsetType) | dict.fromkeys(keys, Any)
     if any(_STRANGE.search(key) for key in kinds):
         return None
-    fields = [(f"x{at}", kind, UNSET) for at, kind in enumerate(kinds.values())]
+    fields = [(f"x{index}", kind, UNSET) for index, kind in enumerate(kinds.values())]
     names = {name: key for (name, *_), key in zip(fields, kinds, strict=True)}
     row = msgspec.defstruct("Row", fields, rename=names, gc=False, forbid_unknown_fields=is_complete)
     getters: dict[str | None, Callable[[Any], Any]] = {key: attrgetter(name) for name, key in names.items()}
@@ -398,7 +398,7 @@ def line_columns(
                 len(rows),
                 kinds,
                 column=lambda key: cells_of(key, rows),
-                select=lambda key, numbers: cells_of(key, [rows[at] for at in numbers]),
+                select=lambda key, numbers: cells_of(key, [rows[index] for index in numbers]),
             )
         )
 
@@ -407,7 +407,7 @@ def line_columns(
 
 
 class ListColumns(Struct, frozen=True, kw_only=True):
-    """How the rows of a JSON document become columns; where one of them is odd, the document goes to the row reader."""
+    """How the rows of a JSON document become columns; with an irregular one, the document goes to the row reader."""
 
     lines: LineColumns  # of the rows as lines
 
@@ -419,8 +419,8 @@ class TableColumns(Struct, frozen=True, kw_only=True):
     """The columns that are read, where the file has them; None: all of a Parquet file, as cells of rows."""
     texts: tuple[str, ...] = ()  # further ones, of long texts, which are compared and never copied
     to_columns: Callable[[Cells], Columns]  # interprets their cells
-    alike: Callable[[Path], TableColumns | None] | None = None
-    """How a Parquet file is read whose metadata shows that fewer columns say the same, unless one row is odd."""
+    narrower: Callable[[Path], TableColumns | None] | None = None
+    """How a Parquet file is read whose metadata shows that fewer columns say the same, unless one row is irregular."""
 
 
 FileColumns = LineColumns | ListColumns | TableColumns | None
@@ -429,15 +429,15 @@ FileColumns = LineColumns | ListColumns | TableColumns | None
 
 def columns_of_whole_rows(
     to_columns: Callable[[Cells], Columns],
-    alike: Callable[[Path], TableColumns | None] | None = None,
+    narrower: Callable[[Path], TableColumns | None] | None = None,
     *,
     looks_at_path: bool,
 ) -> Callable[[Path], FileColumns]:
-    """How each file becomes columns where all cells of a row are looked at; ``alike`` as in :class:`TableColumns`."""
+    """How each file becomes columns where all cells of a row count; ``narrower`` as in :class:`TableColumns`."""
     lines = LineColumns(
         row=dict[str, Any], to_columns=lambda *of: to_columns(Cells.of_rows(*of)), looks_at_path=looks_at_path
     )
-    table = TableColumns(names=None, to_columns=to_columns, alike=alike)
+    table = TableColumns(names=None, to_columns=to_columns, narrower=narrower)
     by_suffix = {".json": ListColumns(lines=lines), ".csv": None, ".tsv": None, ".parquet": table, ".arrow": table}
     return lambda file: by_suffix.get(suffix_of(file) or "", lines)
 
@@ -464,10 +464,10 @@ def records_in(
         held = {(row, group if row in flawed else None) for row, group in zip(row_of, columns.group, strict=True)}
         num_rollouts = len(row_of) if columns.count is None else int(columns.count.sum())
         quarantine.count_rollouts(num_rollouts, num_lines=len(held))
-        for at, record in _records(columns, [locations[row] for row in row_of], quarantine):
-            yield first + row_of[at], record
+        for rollout, record in _records(columns, [locations[row] for row in row_of], quarantine):
+            yield first + row_of[rollout], record
             for sentence, calls in columns.noted.items():
-                if calls[at]:
+                if calls[rollout]:
                     note(sentence)
         first += len(batch)
 
@@ -475,7 +475,7 @@ def records_in(
 def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
     steps, groups = columns.step.tolist(), texts_in(columns.group)
     counts = [1] * len(steps) if columns.count is None else columns.count.tolist()
-    named = [at for at, group in enumerate(groups) if group and steps[at] >= 0]
+    named = [index for index, group in enumerate(groups) if group and steps[index] >= 0]
     prompts = dict(zip(named, columns.prompt_ids(named), strict=True)) if named else {}
     numbers = {
         name: [number if math.isfinite(number) else None for number in values.tolist()]
@@ -485,33 +485,39 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
     functions = {name.removeprefix(REWARD): values for name, values in numbers.items() if name.startswith(REWARD)}
     texts: dict[int, str] = {}
     policies = (*columns.policies, None) if columns.policies else ()  # the last is that of ``UNKNOWN``
-    for at, location in enumerate(locations):
+    for index, location in enumerate(locations):
         try:
-            if at not in prompts:
-                raise UnusableRowError(columns.no_step if steps[at] < 0 else columns.no_group)
-            details = columns.details(at)
+            if index not in prompts:
+                raise UnusableRowError(columns.no_step if steps[index] < 0 else columns.no_group)
+            details = columns.details(index)
         except UnusableRowError as error:
             quarantine.add(str(error), location)
             continue
-        why = columns.no_reward(at) if numbers["reward"][at] is None else columns.flaw(at)
+        why = columns.no_reward(index) if numbers["reward"][index] is None else columns.flaw(index)
         if why is not None:
-            quarantine.add(why, location, counts[at])
-        rewards = {name: values[at] for name, values in functions.items()}
-        rewards = rewards if columns.has_all_functions else {name: of for name, of in rewards.items() if of is not None}
+            quarantine.add(why, location, counts[index])
+        rewards = {name: values[index] for name, values in functions.items()}
+        if not columns.has_all_functions:
+            rewards = {name: reward for name, reward in rewards.items() if reward is not None}
         fields: dict[str, Any] = {
-            "reward": numbers["reward"][at],
+            "reward": numbers["reward"][index],
             "rewards": rewards,
-            "sample_id": None if columns.samples is None else columns.samples[at],
-            **{name: numbers[name][at] for name in ("advantage", "seconds") if name in numbers},
-            **({"status": status_of(numbers["truncated"][at])} if "truncated" in numbers else {}),
-            "policy": policies[columns.numbers["policy"][at]] if policies else None,
+            "sample_id": None if columns.samples is None else columns.samples[index],
+            **{name: numbers[name][index] for name in ("advantage", "seconds") if name in numbers},
+            **({"status": status_of(numbers["truncated"][index])} if "truncated" in numbers else {}),
+            "policy": policies[columns.numbers["policy"][index]] if policies else None,
             **details,
         }
         if "prompt" not in fields:
             if columns.texts is not None and not texts:
                 texts = dict(zip(named, columns.texts(named), strict=True))
-            fields["prompt"] = texts.get(at, "")
+            fields["prompt"] = texts.get(index, "")
         record = Record(
-            step=steps[at], group=groups[at], prompt_id=prompts[at], location=location, count=counts[at], **fields
+            step=steps[index],
+            group=groups[index],
+            prompt_id=prompts[index],
+            location=location,
+            count=counts[index],
+            **fields,
         )
-        yield at, record
+        yield index, record

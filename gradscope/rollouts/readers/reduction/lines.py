@@ -1,4 +1,4 @@
-"""JSON lines as columns: usual lines are decoded a block at a time, an odd line alone, by the row reader.
+"""JSON lines as columns: usual lines are decoded a block at a time, an irregular line alone, by the row reader.
 
 msgspec validates all of a line, including keys that it skips, with three exceptions: bytes that are not UTF-8, deep
 nesting, and numbers of thousands of digits. Lines that may contain one of these are found beforehand and left to the
@@ -41,10 +41,10 @@ _LONG = 1024  # bytes of a line from which on jumping from end to end takes less
 _ELEMENTS = 1 << 13  # of a list, that are objects at once
 
 
-class OddRow(Struct, frozen=True, kw_only=True):
+class IrregularRow(Struct, frozen=True, kw_only=True):
     """A row for the row reader, or adjacent lines that are no rows for the same reason."""
 
-    at: int  # its number within the block
+    index: int  # its number within the block
     row: dict[str, Any] | str  # its cells, or why it is no row
     start: int = 0  # its first byte in the file of lines
     end: int = 0  # the byte behind its last
@@ -66,12 +66,12 @@ class Scanned(Struct, frozen=True, kw_only=True):
 
     file: int  # the file's number within the log
     end: int  # the byte behind its last; of a compressed file, decompressed
-    num_rows: int  # number of lines or rows, odd ones included
+    num_rows: int  # number of lines or rows, irregular ones included
     part: Part | None = None
     """The groups of its usual rows, numbered within the block; None where it has no usual row."""
-    at: Counts | None = None
-    """The numbers of these rows, group after group; None where no odd row lies between them."""
-    odd: list[OddRow] = []  # the remaining rows, in order
+    row_numbers: Counts | None = None
+    """The numbers of these rows, group after group; None where no irregular row lies between them."""
+    irregular: list[IrregularRow] = []  # the remaining rows, in order
     spans: list[Span] | None = None
     """Where the usual rows of each step lie; None: the file is read as a whole or not at all."""
     is_document: bool = False  # whether ``spans`` only name the steps, as the file has no lines
@@ -102,59 +102,59 @@ class LineBlock(Struct, frozen=True, kw_only=True):
         else:
             ends = positions_of(letters, _END)
         bounds = np.concatenate([[0], ends + 1])
-        rows, at = _decoded(decoder, data, bounds, _doubtful(data, letters, bounds), may_be_nan)
-        return rows, at, bounds
+        rows, line_numbers = _decoded(decoder, data, bounds, _doubtful(data, letters, bounds), may_be_nan)
+        return rows, line_numbers, bounds
 
-    def odd_rows(self, bounds: Counts, numbers: list[int]) -> list[OddRow]:
+    def irregular_rows(self, bounds: Counts, numbers: list[int]) -> list[IrregularRow]:
         """Lines as the row reader sees them; adjacent ones that are no rows for the same reason are one entry."""
-        odd: list[OddRow] = []
+        irregular: list[IrregularRow] = []
         num_flawed = 0
-        for at in numbers:
-            start, end = int(bounds[at]), int(bounds[at + 1])
+        for number in numbers:
+            start, end = int(bounds[number]), int(bounds[number + 1])
             row = tables.parse_line(self.data[start:end])
-            is_next = bool(odd) and odd[-1].at + odd[-1].count == at
+            is_next = bool(irregular) and irregular[-1].index + irregular[-1].count == number
             num_flawed = 0 if isinstance(row, dict) else num_flawed + 1 if is_next else 1
-            if is_next and isinstance(row, str) and odd[-1].row == row:
-                odd[-1] = replace(odd[-1], count=odd[-1].count + 1, end=self.offset + end)
+            if is_next and isinstance(row, str) and irregular[-1].row == row:
+                irregular[-1] = replace(irregular[-1], count=irregular[-1].count + 1, end=self.offset + end)
             else:
-                odd.append(OddRow(at=at, row=row, start=self.offset + start, end=self.offset + end))
+                irregular.append(IrregularRow(index=number, row=row, start=self.offset + start, end=self.offset + end))
             if num_flawed > allowed(tables.MAX_FLAWED):
                 break
-        return odd
+        return irregular
 
 
 def blocks_in(
     path: Path, start: int = 0, end: int | None = None, sizes: Iterator[int] | None = None
 ) -> Iterator[LineBlock]:
     """The lines that begin within a range of bytes of a file, in blocks of about the given sizes."""
-    at, sizes = start, sizes or repeat(BLOCK)
+    position, sizes = start, sizes or repeat(BLOCK)
     try:
         with tables.named_if_unreadable(path), tables.open_bytes(path) as stream:
             if start:  # the first line that begins there or later, but not beyond the end
                 stream.seek(start - 1)
-                at = start - 1
-                while end is None or at < end:
+                position = start - 1
+                while end is None or position < end:
                     passed = stream.readline(BLOCK)
-                    at += len(passed)
+                    position += len(passed)
                     if not passed or passed.endswith(b"\n"):
                         break
-            while end is None or at < end:
+            while end is None or position < end:
                 size = next(sizes)
-                data, skipped = _whole_lines(stream, size if end is None else min(size, end - at))
+                data, skipped = _whole_lines(stream, size if end is None else min(size, end - position))
                 if not data:
                     break
-                offset = at
-                at += len(data) + skipped
+                offset = position
+                position += len(data) + skipped
                 if not offset and data.startswith(tables.BOM):
                     data, offset = data[len(tables.BOM) :], len(tables.BOM)
                 cut = data.rfind(b"\n") + 1
                 if cut:
                     yield LineBlock(data=data[:cut] if data[cut:] else data, offset=offset, end=offset + cut)
                 if data[cut:]:  # a line without an end is the last of its file, or too long
-                    yield LineBlock(data=data[cut:], offset=offset + cut, end=at, is_open=True)
+                    yield LineBlock(data=data[cut:], offset=offset + cut, end=position, is_open=True)
             tables.raise_if_cut_off(stream)
     except InputError as error:
-        yield LineBlock(data=b"", offset=at, end=at, lost=error)
+        yield LineBlock(data=b"", offset=position, end=position, lost=error)
 
 
 def scan_range(
@@ -187,7 +187,7 @@ def scan_list(path: Path, file: int, columns: ListColumns, *, with_texts: bool =
     scanned: list[Scanned] = []
     for block in _document_blocks(path):
         of_lines = _scan(path, file, columns.lines, block, with_texts)
-        if of_lines.odd:
+        if of_lines.irregular:
             return None
         scanned.append(replace(of_lines, is_document=True))
     return scanned or None
@@ -223,7 +223,7 @@ class _SmallFile:
     def scan(self, columns: LineColumns, with_texts: bool) -> Iterator[Scanned | int]:
         """Its rows by themselves."""
         scanned = [_scan(self.path, self.number, columns, block, with_texts) for block in self.blocks]
-        if self.is_document and (not scanned or any(block.odd for block in scanned)):
+        if self.is_document and (not scanned or any(block.irregular for block in scanned)):
             yield self.number
             return
         yield from (replace(block, is_document=self.is_document) for block in scanned)
@@ -233,33 +233,33 @@ def _decode_together(files: Sequence[_SmallFile], columns: LineColumns) -> None:
     """Decode files of one block at the cost of one; those with a line that does not decode are not plain."""
     data = b"".join(file.blocks[0].data for file in files)
     block = LineBlock(data=data, offset=0, end=len(data))
-    rows, at, bounds = block.decoded(columns.decoder, columns.may_be_nan)
+    rows, line_numbers, bounds = block.decoded(columns.decoder, columns.may_be_nan)
     edges = np.append(0, np.cumsum([file.blocks[0].data.count(b"\n") for file in files]))
-    pairs = zip(pairwise(edges.tolist()), pairwise(np.searchsorted(at, edges).tolist()), strict=True)
+    pairs = zip(pairwise(edges.tolist()), pairwise(np.searchsorted(line_numbers, edges).tolist()), strict=True)
     for file, ((start, end), (first, last)) in zip(files, pairs, strict=True):
         file.is_plain = last - first == end - start
         file.rows = rows[first:last]
         file.bounds = bounds[start : end + 1] - bounds[start] + file.blocks[0].offset
 
 
-def _scan_together(plain: Sequence[_SmallFile], columns: LineColumns, with_texts: bool) -> Iterator[Scanned | int]:
-    of_all = columns.to_columns([row for file in plain for row in file.rows], plain[0].path)
-    numbers = np.concatenate([np.arange(len(file.rows)) + file.number * ROWS_A_FILE for file in plain])
-    part, _, is_odd = part_of_columns(of_all, numbers, with_texts=with_texts)
-    if is_odd.any():
-        yield from chain.from_iterable(file.scan(columns, with_texts) for file in plain)
+def _scan_together(files: Sequence[_SmallFile], columns: LineColumns, with_texts: bool) -> Iterator[Scanned | int]:
+    of_all = columns.to_columns([row for file in files for row in file.rows], files[0].path)
+    numbers = np.concatenate([np.arange(len(file.rows)) + file.number * ROWS_A_FILE for file in files])
+    part, _, is_irregular = part_of_columns(of_all, numbers, with_texts=with_texts)
+    if is_irregular.any():
+        yield from chain.from_iterable(file.scan(columns, with_texts) for file in files)
         return
-    noted = of_all.called_for(is_odd)
-    edges = np.append(0, np.cumsum([len(file.rows) for file in plain]))
-    for file, rollouts in zip(plain, pairwise(np.searchsorted(of_all.row_of, edges).tolist()), strict=True):
-        of_file, is_last = slice(*rollouts), file is plain[-1]
-        at = numbers[of_all.row_of[of_file]] % ROWS_A_FILE
+    noted = of_all.called_for(is_irregular)
+    edges = np.append(0, np.cumsum([len(file.rows) for file in files]))
+    for file, rollouts in zip(files, pairwise(np.searchsorted(of_all.row_of, edges).tolist()), strict=True):
+        of_file, is_last = slice(*rollouts), file is files[-1]
+        line_numbers = numbers[of_all.row_of[of_file]] % ROWS_A_FILE
         yield Scanned(
             file=file.number,
             end=file.blocks[0].end,
             num_rows=len(file.rows),
             part=part if is_last else None,
-            spans=spans_of(of_all.step[of_file], at, file.bounds),
+            spans=spans_of(of_all.step[of_file], line_numbers, file.bounds),
             noted=noted if is_last else (),
             is_of_several=is_last,
             is_document=file.is_document,
@@ -270,10 +270,10 @@ def _whole_lines(stream: IO[bytes], size: int) -> tuple[bytes, int]:
     """The next whole lines, and how many bytes of an overlong last line were skipped."""
     longest, skipped = allowed(MAX_ROW) + 1, 0
     if stream.seekable():  # the end of the last line is looked for first: adding it to the rest would copy all of it
-        at = stream.tell()
-        stream.seek(at + size - 1)
+        start = stream.tell()
+        stream.seek(start + size - 1)
         rest = stream.readline(longest)
-        stream.seek(at)
+        stream.seek(start)
         data = stream.read(size - 1 + len(rest))
     else:
         data = stream.read(size)
@@ -288,27 +288,27 @@ def _whole_lines(stream: IO[bytes], size: int) -> tuple[bytes, int]:
 def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_texts: bool) -> Scanned:
     if block.lost is not None:
         return Scanned(file=file, end=block.end, num_rows=0, lost=block.lost)
-    rows, at, bounds = block.decoded(columns.decoder, columns.may_be_nan)
+    rows, line_numbers, bounds = block.decoded(columns.decoder, columns.may_be_nan)
     num_lines = len(bounds) - 1
-    part, numbers, spans = None, at, list[Span]()
+    part, numbers, spans = None, line_numbers, list[Span]()
     noted: tuple[Note, ...] = ()
     is_usual = np.zeros(num_lines, dtype=np.bool_)
     if rows:
         of_rows = columns.to_columns(rows, path)
-        part, numbers, is_odd = part_of_columns(of_rows, at, with_texts=with_texts)
-        is_usual[at[~is_odd]] = True
-        is_used = ~is_odd[of_rows.row_of]
-        noted = of_rows.called_for(is_odd)
-        spans = spans_of(of_rows.step[is_used], at[of_rows.row_of[is_used]], bounds + block.offset)
-    odd = block.odd_rows(bounds, np.flatnonzero(~is_usual).tolist())
-    has_between = part is not None and any(isinstance(odd_row.row, dict) for odd_row in odd)
+        part, numbers, is_irregular = part_of_columns(of_rows, line_numbers, with_texts=with_texts)
+        is_usual[line_numbers[~is_irregular]] = True
+        is_used = ~is_irregular[of_rows.row_of]
+        noted = of_rows.called_for(is_irregular)
+        spans = spans_of(of_rows.step[is_used], line_numbers[of_rows.row_of[is_used]], bounds + block.offset)
+    irregular = block.irregular_rows(bounds, np.flatnonzero(~is_usual).tolist())
+    has_between = part is not None and any(isinstance(row.row, dict) for row in irregular)
     return Scanned(
         file=file,
         end=block.end,
         num_rows=num_lines,
         part=part,
-        at=numbers if has_between else None,
-        odd=odd,
+        row_numbers=numbers if has_between else None,
+        irregular=irregular,
         spans=spans,
         is_open=block.is_open,
         noted=noted,
@@ -323,7 +323,7 @@ def _decoded(
     edges = [-1, *doubtful.tolist(), len(bounds) - 1]
     waiting = [(low + 1, high) for low, high in pairwise(edges) if low + 1 < high][::-1]
     rows: list[Any] = []
-    at: list[Counts] = [np.zeros(0, dtype=np.int64)]
+    line_numbers: list[Counts] = [np.zeros(0, dtype=np.int64)]
     is_patched: Flags | None = None
     while waiting:
         low, high = waiting.pop()
@@ -333,7 +333,7 @@ def _decoded(
             decoded = []
         if len(decoded) == high - low:
             rows += decoded
-            at.append(np.arange(low, high))
+            line_numbers.append(np.arange(low, high))
         elif is_patched is None:
             patched, is_patched = _without_nan(data, bounds)
             view = memoryview(patched)
@@ -341,7 +341,7 @@ def _decoded(
         elif high - low > 1:
             middle = (low + high) // 2
             waiting += [(middle, high), (low, middle)]
-    numbers = np.concatenate(at)
+    numbers = np.concatenate(line_numbers)
     if is_patched is None or not is_patched.any():
         return rows, numbers
     of_patched = list(compress(rows, is_patched[numbers].tolist()))
@@ -390,15 +390,16 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
         last = np.where(returned, letters[lasts - 1], last)
     is_doubtful = (letters[starts] != _OPEN) | (last != _CLOSE) | (np.diff(bounds) > allowed(MAX_ROW))
     num_before = np.append(0, np.cumsum(counts_by_word(letters, _BRACKET, bits=0x20), dtype=np.int64))
-    most = num_before[-(-bounds[1:] // WORD)] - num_before[bounds[:-1] // WORD]  # brackets of a line and of its ends
-    if (~is_doubtful & (most > MAX_DEPTH)).any():
+    # of a line and of its ends
+    num_brackets = num_before[-(-bounds[1:] // WORD)] - num_before[bounds[:-1] // WORD]
+    if (~is_doubtful & (num_brackets > MAX_DEPTH)).any():
         brackets = positions_of(letters, _BRACKET, bits=0x20)
         # Only the first on its level counts, by the letters before it: neither among words nor a next element.
-        at = brackets - 1
-        at -= letters[at] == _SPACE
-        before = letters[at]
+        positions = brackets - 1
+        positions -= letters[positions] == _SPACE
+        before = letters[positions]
         is_first = (before == _COLON) | (before | 0x20 == _BRACKET) | (before <= _SPACE)
-        brackets = brackets[is_first | ((before == _COMMA) & (letters[at - 1] | 0x20 != _CLOSE))]
+        brackets = brackets[is_first | ((before == _COMMA) & (letters[positions - 1] | 0x20 != _CLOSE))]
         may_be_deep = ~is_doubtful & (np.diff(np.searchsorted(brackets, bounds)) > MAX_DEPTH)
         if may_be_deep.any():
             is_doubtful[may_be_deep] = _are_deep(data, bounds, np.flatnonzero(may_be_deep))
@@ -421,7 +422,7 @@ def _are_deep(data: bytes, bounds: Counts, numbers: Counts) -> Flags:
     bounds = np.append(0, np.cumsum(np.diff(bounds)[numbers]))
     quotes = _quotes(letters)
     opening, closing = (positions_of(letters, bracket, bits=0x20) for bracket in (_BRACKET, _CLOSE))
-    opening, closing = (at[_are_outside(at, quotes, bounds)] for at in (opening, closing))
+    opening, closing = (positions[_are_outside(positions, quotes, bounds)] for positions in (opening, closing))
     line = np.searchsorted(bounds, opening, side="right") - 1
     before = np.searchsorted(opening, bounds) - np.searchsorted(closing, bounds)
     level = np.arange(1, len(opening) + 1) - np.searchsorted(closing, opening) - before[line]
@@ -432,20 +433,20 @@ def _are_deep(data: bytes, bounds: Counts, numbers: Counts) -> Flags:
 
 def _quotes(letters: NDArray[np.uint8]) -> Counts:
     """Where quotes open or close a text, which those behind an odd number of backslashes do not."""
-    at = positions_of(letters, _QUOTE)
-    behind = np.flatnonzero(letters[at - 1] == _BACKSLASH)
+    quotes = positions_of(letters, _QUOTE)
+    behind = np.flatnonzero(letters[quotes - 1] == _BACKSLASH)
     if not len(behind):
-        return at
+        return quotes
     slashes = positions_of(letters, _BACKSLASH)
     starts = np.maximum.accumulate(np.where(np.diff(slashes, prepend=-2) != 1, slashes, 0))  # of the run of each
-    run = np.searchsorted(slashes, at[behind]) - 1
-    return np.delete(at, behind[(at[behind] - starts[run]) % 2 == 1])
+    run = np.searchsorted(slashes, quotes[behind]) - 1
+    return np.delete(quotes, behind[(quotes[behind] - starts[run]) % 2 == 1])
 
 
-def _are_outside(at: Counts, quotes: Counts, bounds: Counts) -> Flags:
+def _are_outside(positions: Counts, quotes: Counts, bounds: Counts) -> Flags:
     """Which positions are outside of texts, by the quotes since the start of the line of each."""
-    starts = bounds[np.searchsorted(bounds, at, side="right") - 1]
-    return np.asarray((np.searchsorted(quotes, at) - np.searchsorted(quotes, starts)) % 2 == 0)
+    starts = bounds[np.searchsorted(bounds, positions, side="right") - 1]
+    return np.asarray((np.searchsorted(quotes, positions) - np.searchsorted(quotes, starts)) % 2 == 0)
 
 
 def is_text(data: bytes) -> bool:
@@ -461,12 +462,12 @@ def is_text(data: bytes) -> bool:
     return True
 
 
-def spans_of(step: Counts, at: Counts, bounds: Counts, lines: Counts | None = None) -> list[Span]:
+def spans_of(step: Counts, numbers: Counts, bounds: Counts, lines: Counts | None = None) -> list[Span]:
     """The stretches in which the rows of each step lie.
 
     Args:
         step: Step of each usual row.
-        at: Its number among all rows of the block.
+        numbers: Its number among all rows of the block.
         bounds: Where each row of the block begins in the file, and the last ends.
         lines: The number of the first line of each row of the block; None: one line a row.
     """
@@ -474,11 +475,11 @@ def spans_of(step: Counts, at: Counts, bounds: Counts, lines: Counts | None = No
         return []
     lines = np.arange(len(bounds)) if lines is None else lines
     if (step == step[0]).all():
-        top, bottom = at[0], at[-1]
+        top, bottom = numbers[0], numbers[-1]
         return [Span(step=int(step[0]), start=int(bounds[top]), end=int(bounds[bottom + 1]), line=int(lines[top]))]
     steps, first = np.unique(step, return_index=True)
     last = len(step) - 1 - np.unique(step[::-1], return_index=True)[1]
     return [
         Span(step=number, start=int(bounds[top]), end=int(bounds[bottom + 1]), line=int(lines[top]))
-        for number, top, bottom in zip(steps.tolist(), at[first].tolist(), at[last].tolist(), strict=True)
+        for number, top, bottom in zip(steps.tolist(), numbers[first].tolist(), numbers[last].tolist(), strict=True)
     ]

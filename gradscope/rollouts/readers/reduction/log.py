@@ -1,6 +1,6 @@
 """A log of any size reduced to its rewards, in blocks, on all cores and in bounded memory.
 
-Usual rows never become objects; odd ones go to the row reader. Where more than rewards is needed, the rollouts of a
+Usual rows never become objects; the others go to the row reader. Where more than rewards is needed, the rollouts of a
 step are read back from the stretches of the files in which they lie.
 """
 
@@ -40,7 +40,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     line_columns,
     records_in,
 )
-from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, Span
+from gradscope.rollouts.readers.reduction.lines import IrregularRow, Scanned, Span
 from gradscope.rollouts.readers.reduction.parts import (
     ROWS_A_FILE,
     Part,
@@ -206,10 +206,10 @@ class StepSpans:
         self._of_step: dict[int, list[tuple[int, Span | None]]] = {}
         """Step -> files and the stretch of each, numbered by lines of the file; None: all of a file without lines."""
 
-    def add(self, file: int, first: int, usual: Iterable[Span], odd: Iterable[Span]) -> None:
-        """Add a block: ``first`` is the number of its first line, ``usual`` has a span a step, ``odd`` one a row."""
+    def add(self, file: int, first: int, usual: Iterable[Span], irregular: Iterable[Span]) -> None:
+        """Add a block: ``first`` is the number of its first line, ``usual`` has a span a step, ``irregular`` a row."""
         of_step = {span.step: span for span in usual}
-        for span in odd:
+        for span in irregular:
             span_of_step = of_step.get(span.step, span)
             of_step[span.step] = Span(
                 step=span.step,
@@ -257,7 +257,7 @@ class StepSpans:
                 read = tables.csv_rows_in(file, span.start, span.end, span.line)
             else:
                 stretch = enumerate(io.BytesIO(tables.read_span(file, span.start, span.end)), start=span.line)
-                parsed = ((f"{file}:{at}", tables.parse_line(line)) for at, line in stretch)
+                parsed = ((f"{file}:{number}", tables.parse_line(line)) for number, line in stretch)
                 read = ((location, row) for location, row in parsed if not isinstance(row, str))
             yield from ((file, row) for row in read)
 
@@ -308,9 +308,9 @@ def groups_on_disk(
 
     @cache
     def by_step() -> dict[int, list[RolloutGroup]]:
-        every = [(file, row) for file in files for row in rows(file, QuarantineLog())]
+        all_rows = [(file, row) for file in files for row in rows(file, QuarantineLog())]
         groups_by_step: dict[int, list[RolloutGroup]] = {}
-        for group in groups_of(every, None):
+        for group in groups_of(all_rows, None):
             groups_by_step.setdefault(group.step, []).append(group)
         return groups_by_step
 
@@ -354,15 +354,17 @@ def reduce_log(
     for file in log.files:
         all_rows = iter(log.rows(file, nobody))
         while next_rows := list(islice(all_rows, _ROWS)):
-            wanted = dict.fromkeys(at for at, record in log.records(file, next_rows, nobody) if is_wanted(record))
-            rows += [(file, next_rows[at]) for at in wanted]
+            wanted = dict.fromkeys(
+                position for position, record in log.records(file, next_rows, nobody) if is_wanted(record)
+            )
+            rows += [(file, next_rows[position]) for position in wanted]
     return replaced_groups(table, repeated, build_groups(filter(is_wanted, _together(log, rows)), log.quarantine))
 
 
 def _parts(
     log: ColumnLog, progress: ProgressCallback, memory: ReadSoFar | None, spans: StepSpans | None, *, with_texts: bool
 ) -> Iterator[Part]:
-    """The parts of a log in order, odd rows included."""
+    """The parts of a log in order, irregular rows included."""
     so_far = ReadSoFar() if memory is None else memory
     so_far.check(log.files, (*log.keys, *log.raw))
     yield from so_far.parts
@@ -389,10 +391,10 @@ def _parts(
             of_block = _part_of(log, scanned, lines[number], quarantine, spans, with_texts=with_texts)
             lines[number] += scanned.num_rows
             run, edge = 0, scanned.num_rows  # lines without a row in succession, up to the end of what was read
-            for odd in reversed(scanned.odd):
-                if isinstance(odd.row, dict) or (odd.at + odd.count < edge and run):
+            for row in reversed(scanned.irregular):
+                if isinstance(row.row, dict) or (row.index + row.count < edge and run):
                     break
-                run, edge = run + odd.count, odd.at
+                run, edge = run + row.count, row.index
             flawed[number] = run + (0 if edge else flawed[number])
             if flawed[number] > allowed(tables.MAX_FLAWED):
                 first = lines[number] - flawed[number] + 1
@@ -403,7 +405,7 @@ def _parts(
             if of_block is not None:
                 num_rows += int(of_block.size.sum())
                 yield of_block
-            if scanned.part is not None or scanned.odd:
+            if scanned.part is not None or scanned.irregular:
                 end = before[number] + (0 if path.suffix in COMPRESSED else scanned.end)
                 progress(end // _MEGABYTE, num_bytes // _MEGABYTE, f"MB read, {num_rows:,} rollouts")
     log.quarantine.include(so_far.set_aside, {str(file): number for number, file in enumerate(log.files)})
@@ -418,34 +420,36 @@ def _part_of(
     *,
     with_texts: bool,
 ) -> Part | None:
-    """The groups of a block, odd rows included; ``first`` is the number of lines of the file before it."""
+    """The groups of a block, irregular rows included; ``first`` is the number of lines of the file before it."""
     path = log.files[scanned.file]
     if scanned.lost is not None:
         quarantine.add_unreadable(scanned.lost)
     for note in scanned.noted:
         log.note(note)
     records: list[tuple[int, Record]] = []
-    odd_spans: list[Span] = []
-    rows: list[tuple[OddRow, tables.Row]] = []
+    irregular_spans: list[Span] = []
+    rows: list[tuple[IrregularRow, tables.Row]] = []
     of_lines = quarantine.for_lines() if log.lines_hold_many else quarantine
-    num_odd = sum(odd.count for odd in scanned.odd)
+    num_irregular = sum(row.count for row in scanned.irregular)
     num_rollouts = 0 if scanned.part is None else int(scanned.part.size.sum())
-    quarantine.count_rollouts(num_rollouts, scanned.num_rows - num_odd)
-    for odd in scanned.odd:
-        location = f"{path}:{first + odd.at + 1}"
-        if isinstance(odd.row, str):
-            of_lines.add(odd.row, location, odd.count)
+    quarantine.count_rollouts(num_rollouts, scanned.num_rows - num_irregular)
+    for row in scanned.irregular:
+        location = f"{path}:{first + row.index + 1}"
+        if isinstance(row.row, str):
+            of_lines.add(row.row, location, row.count)
         else:
-            rows.append((odd, (location, odd.row)))
+            rows.append((row, (location, row.row)))
     for index, record in log.records(path, [row for _, row in rows], quarantine):
-        odd = rows[index][0]
-        records.append((odd.at, record))
-        odd_spans.append(Span(step=record.step, start=odd.start, end=odd.end, line=odd.at))
-    part = part_of_records(records, scanned.part, scanned.at, with_texts=with_texts) if records else scanned.part
+        irregular = rows[index][0]
+        records.append((irregular.index, record))
+        irregular_spans.append(Span(step=record.step, start=irregular.start, end=irregular.end, line=irregular.index))
+    part = (
+        part_of_records(records, scanned.part, scanned.row_numbers, with_texts=with_texts) if records else scanned.part
+    )
     if spans is not None and scanned.is_document:
         spans.add_file(scanned.file, [span.step for span in scanned.spans or ()])
     elif spans is not None and scanned.spans is not None:
-        spans.add(scanned.file, first, scanned.spans, odd_spans)
+        spans.add(scanned.file, first, scanned.spans, irregular_spans)
     elif spans is not None and part is not None:
         spans.add_file(scanned.file, part.step.tolist())
     if scanned.is_of_several:

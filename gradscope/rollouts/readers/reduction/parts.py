@@ -99,19 +99,19 @@ def part_of_rows(
 
 def _names_of_rows(names: list[str] | pa.Array, rows: Counts) -> pa.Array:
     if isinstance(names, list):
-        return to_strings([names[at] for at in rows.tolist()])
+        return to_strings([names[row] for row in rows.tolist()])
     return names.take(to_indices(rows))
 
 
-def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[Part | None, Counts, Flags]:
-    """The groups of usual rows numbered ``at``, or None; the row of each rollout, by group [n]; the odd rows."""
+def part_of_columns(columns: Columns, row_numbers: Counts, *, with_texts: bool) -> tuple[Part | None, Counts, Flags]:
+    """The groups of usual rows, or None; the row of each rollout, by group [n]; the irregular rows."""
     has_flaw = (columns.step < 0) | ~np.isfinite(columns.numbers["reward"])
-    if columns.is_odd is not None:
-        has_flaw |= columns.is_odd
+    if columns.is_irregular is not None:
+        has_flaw |= columns.is_irregular
     row, group = columns.row_of, columns.group
-    is_odd = np.zeros(len(at), dtype=np.bool_)
-    is_odd[row[has_flaw]] = True
-    is_odd[[number for number, _ in columns.flaws]] = True
+    is_irregular = np.zeros(len(row_numbers), dtype=np.bool_)
+    is_irregular[row[has_flaw]] = True
+    is_irregular[[number for number, _ in columns.flaws]] = True
     all_rollouts = np.arange(len(row)) if columns.count is None else np.repeat(np.arange(len(row)), columns.count)
     part, chosen, numbers = None, all_rollouts, dict(columns.numbers)
     if columns.samples is not None:
@@ -119,38 +119,38 @@ def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[
     if columns.completions is not None:
         numbers |= completion_columns(columns.completions())
     for _ in range(2):
-        if is_odd.any():
-            chosen = all_rollouts[~is_odd[row[all_rollouts]]]
+        if is_irregular.any():
+            chosen = all_rollouts[~is_irregular[row[all_rollouts]]]
         if not len(chosen):
-            return None, at[:0], is_odd
+            return None, row_numbers[:0], is_irregular
         is_all = columns.count is None and len(chosen) == len(row)
         part, order = part_of_rows(
             columns.step if is_all else columns.step[chosen],
             group if is_all else _names_of_rows(group, chosen),
             numbers if is_all else {name: values[chosen] for name, values in numbers.items()},
-            at[row[chosen]],
+            row_numbers[row[chosen]],
         )
         nameless = np.flatnonzero(byte_counts(part.group) == 0)
         if not len(nameless):
             break
         of_group = np.repeat(np.arange(len(part.size)), part.size)
-        is_odd[row[chosen[order[np.isin(of_group, nameless)]]]] = True
+        is_irregular[row[chosen[order[np.isin(of_group, nameless)]]]] = True
     assert part is not None
     first = chosen[order[starts_of(part.size)]].tolist()
     texts = columns.texts(first) if with_texts and columns.texts is not None else [""] * len(first) * with_texts
     prompt = part.group if columns.prompts is None else to_strings(columns.prompts(first))
     part = replace(part, prompt=prompt, texts=texts, policies=columns.policies)
-    return part, at[row[chosen[order]]], is_odd
+    return part, row_numbers[row[chosen[order]]], is_irregular
 
 
 def part_of_records(
     records: Sequence[tuple[int, Record]],
     usual: Part | None = None,
-    at: Counts | None = None,
+    usual_rows: Counts | None = None,
     *,
     with_texts: bool = False,
 ) -> Part:
-    """The groups of records, by the numbers of their rows, merged with usual rows numbered ``at`` [n]."""
+    """The groups of records, by the numbers of their rows, merged with ``usual_rows``, [n]."""
     records = [numbered_record for numbered_record in records for _ in range(numbered_record[1].count)]
     rows = [with_counted_tokens(record) for _, record in records]
     columns = rollout_columns(rows, with_completions=usual is not None and "text_hash" in usual.columns)
@@ -158,12 +158,12 @@ def part_of_records(
         columns["sample"] = sample_hashes(record.sample_id for record in rows)
     policies = [record.policy or "" for record in rows]
     if any(policies):
-        columns["policy"] = np.array([at if policy else UNKNOWN for at, policy in enumerate(policies)])
+        columns["policy"] = np.array([row if policy else UNKNOWN for row, policy in enumerate(policies)])
     step = np.array([record.step for record in rows], dtype=np.int64)
     group = to_strings([record.group for record in rows])
     row_numbers = np.array([number for number, _ in records], dtype=np.int64)
     prompt, texts = to_strings([record.prompt_id for record in rows]), [record.prompt for record in rows]
-    if usual is not None and at is not None:
+    if usual is not None and usual_rows is not None:
         group_of_row = np.repeat(np.arange(len(usual.size)), usual.size)
         step = np.concatenate([step, usual.step[group_of_row]])
         group = pa.concat_arrays([group, usual.group.cast(group.type).take(to_indices(group_of_row))])
@@ -175,7 +175,7 @@ def part_of_records(
             of_usual = columns["policy"][len(rows) :]
             of_usual += np.where(of_usual == UNKNOWN, 0, len(policies))
             policies += usual.policies
-        row_numbers = np.concatenate([row_numbers, at])
+        row_numbers = np.concatenate([row_numbers, usual_rows])
         prompt = pa.concat_arrays([prompt, usual.prompt.cast(prompt.type).take(to_indices(group_of_row))])
         texts += [usual.texts[group] for group in group_of_row.tolist()] if with_texts else []
     order = np.argsort(row_numbers, kind="stable")
@@ -261,7 +261,7 @@ def grouped(step: Counts, group: list[str] | pa.Array) -> tuple[Counts, Counts]:
     run = np.flatnonzero(begins)
     if isinstance(group, list):
         codes: dict[str, int] = {}
-        key = np.fromiter(map(codes.setdefault, [group[at] for at in run.tolist()], range(len(run))), np.int64)
+        key = np.fromiter(map(codes.setdefault, [group[row] for row in run.tolist()], range(len(run))), np.int64)
     else:
         key = code[run].astype(np.int64)
     length = np.diff(run, append=len(step))
@@ -409,20 +409,20 @@ class _Pieces:
         grown: list[tuple[bytearray, NDArray[Any], bytearray]] = []
         for name, buffer in self._columns.items():
             values = np.asarray(part.column(name), dtype=COLUMN_TYPES.get(name, np.float64))
-            alike = [entry for entry in grown if entry[0] is buffer]
+            candidates = [entry for entry in grown if entry[0] is buffer]
             has_nan = values.dtype.kind == "f"
-            own = next(
+            target = next(
                 (
                     grows
-                    for _, other, grows in alike
+                    for _, other, grows in candidates
                     if other is values or np.array_equal(other, values, equal_nan=has_nan)
                 ),
                 None,
             )
-            if own is None:
-                own = bytearray(buffer) if alike else buffer
-                grown.append((buffer, values, own))
-            self._columns[name] = own
+            if target is None:
+                target = bytearray(buffer) if candidates else buffer
+                grown.append((buffer, values, target))
+            self._columns[name] = target
         for _, values, buffer in grown:
             buffer += values.tobytes()
 
@@ -446,12 +446,12 @@ def _by_group(step: Counts, first_row: Counts, group: pa.Array, starts: Counts) 
     order = np.asarray(np.lexsort((first_row, step)), dtype=np.int64)
     counts = []
     for rows in slices_of_steps(step[order], _NAMES):  # steps share no group
-        within = order[rows]
-        steps = step[within]
-        count = np.ones(len(within), dtype=np.int64)
-        piece = np.searchsorted(starts, within, side="right")
+        indices = order[rows]
+        steps = step[indices]
+        count = np.ones(len(indices), dtype=np.int64)
+        piece = np.searchsorted(starts, indices, side="right")
         if np.any((np.diff(steps) == 0) & (np.diff(piece) != 0)):  # else no step is in two pieces
-            order_within, count = grouped(steps, group.take(to_indices(within)))
-            order[rows] = within[order_within]
+            order_within, count = grouped(steps, group.take(to_indices(indices)))
+            order[rows] = indices[order_within]
         counts.append(count)
     return order, np.concatenate(counts)

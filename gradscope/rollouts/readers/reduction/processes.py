@@ -31,7 +31,7 @@ from gradscope.rollouts.listing import COMPRESSED
 from gradscope.rollouts.readers.parsing import columnar, tables
 from gradscope.rollouts.readers.reduction.columns import Cells, FileColumns, LineColumns, ListColumns, TableColumns
 from gradscope.rollouts.readers.reduction.lines import (
-    OddRow,
+    IrregularRow,
     Scanned,
     is_text,
     scan_list,
@@ -56,9 +56,9 @@ def scan_table(path: Path, file: int, columns: TableColumns, *, with_texts: bool
         if not tables.is_columnar(path):
             yield from _scan_csv(path, file, columns, with_texts)
             return
-        alike = None if columns.alike is None else columns.alike(path)
-        blocks: Iterable[Scanned] = [] if alike is None else list(_scan_batches(path, file, alike, with_texts))
-        if not blocks or any(block.odd for block in blocks):  # the row reader needs all columns
+        narrower = None if columns.narrower is None else columns.narrower(path)
+        blocks: Iterable[Scanned] = [] if narrower is None else list(_scan_batches(path, file, narrower, with_texts))
+        if not blocks or any(block.irregular for block in blocks):  # the row reader needs all columns
             blocks = _scan_batches(path, file, columns, with_texts)
         yield from blocks
     except InputError as error:
@@ -69,30 +69,30 @@ def _scan_batches(path: Path, file: int, columns: TableColumns, with_texts: bool
     first = 0  # row of the batch
     for batch, end, first_rows, twice in columnar.parquet_batches(path, columns.names, columns.texts):
         if twice is not None:
-            odd = [OddRow(at=0, row=TWICE.format(twice), count=len(batch))]
-            yield Scanned(file=file, end=end, num_rows=len(batch), odd=odd)
+            irregular = [IrregularRow(index=0, row=TWICE.format(twice), count=len(batch))]
+            yield Scanned(file=file, end=end, num_rows=len(batch), irregular=irregular)
             continue
         cells = Cells.of_batch(batch, path) if columns.names else Cells.of_rows(_rows_of(batch), path)
         of_batch = columns.to_columns(cells)
-        part, at, is_odd = part_of_columns(of_batch, np.arange(len(batch)), with_texts=with_texts)
-        odd_rows = np.flatnonzero(is_odd)
-        cells_alone = _rows_of(batch.take(to_indices(odd_rows))) if len(odd_rows) else []
-        odd = [
-            OddRow(at=number, row=row, start=first + number, end=first + number + 1)
-            for number, row in zip(odd_rows.tolist(), cells_alone, strict=True)
+        part, row_numbers, is_irregular = part_of_columns(of_batch, np.arange(len(batch)), with_texts=with_texts)
+        irregular_rows = np.flatnonzero(is_irregular)
+        cells_alone = _rows_of(batch.take(to_indices(irregular_rows))) if len(irregular_rows) else []
+        irregular = [
+            IrregularRow(index=number, row=row, start=first + number, end=first + number + 1)
+            for number, row in zip(irregular_rows.tolist(), cells_alone, strict=True)
         ]
-        is_used = ~is_odd[of_batch.row_of]
+        is_used = ~is_irregular[of_batch.row_of]
         spans = spans_of(of_batch.step[is_used], of_batch.row_of[is_used], first + np.arange(len(batch) + 1))
         yield Scanned(
             file=file,
             end=end,
             num_rows=len(batch),
             part=part,
-            at=at if odd else None,
-            odd=odd,
+            row_numbers=row_numbers if irregular else None,
+            irregular=irregular,
             # what has to be decoded of a row group begins with it
             spans=[replace(span, start=first_rows[bisect_right(first_rows, span.start) - 1]) for span in spans],
-            noted=of_batch.called_for(is_odd),
+            noted=of_batch.called_for(is_irregular),
         )
         first += len(batch)
 
@@ -107,24 +107,26 @@ def _scan_csv(path: Path, file: int, columns: TableColumns, with_texts: bool) ->
     for block in csv_blocks(path, (*(columns.names or ()), *columns.texts)):
         batch, lines = block.batch, block.lines
         if batch is None:
-            yield Scanned(file=file, end=block.end, num_rows=block.num_lines, odd=block.odd, spans=[])
+            yield Scanned(file=file, end=block.end, num_rows=block.num_lines, irregular=block.irregular, spans=[])
             continue
         of_batch, bounds = columns.to_columns(Cells.of_batch(batch, path)), block.bounds
-        part, at, is_odd = part_of_columns(of_batch, lines, with_texts=with_texts)
-        is_used = ~is_odd[of_batch.row_of]
-        odd = [
-            OddRow(at=int(lines[row]), row=block.alone(row), start=int(bounds[row]), end=int(bounds[row + 1]))
-            for row in np.flatnonzero(is_odd).tolist()
+        part, row_numbers, is_irregular = part_of_columns(of_batch, lines, with_texts=with_texts)
+        is_used = ~is_irregular[of_batch.row_of]
+        irregular = [
+            IrregularRow(
+                index=int(lines[row]), row=block.parse_row(row), start=int(bounds[row]), end=int(bounds[row + 1])
+            )
+            for row in np.flatnonzero(is_irregular).tolist()
         ]
         yield Scanned(
             file=file,
             end=block.end,
             num_rows=block.num_lines,
             part=part,
-            at=at if odd else None,
-            odd=odd,
+            row_numbers=row_numbers if irregular else None,
+            irregular=irregular,
             spans=spans_of(of_batch.step[is_used], of_batch.row_of[is_used], bounds, lines),
-            noted=of_batch.called_for(is_odd),
+            noted=of_batch.called_for(is_irregular),
         )
 
 
@@ -141,8 +143,8 @@ class CsvBlock(Struct, frozen=True, kw_only=True):
     lines: Counts = field(default_factory=_NO_LINES.copy)  # the number of the first line of each row within the block
     bounds: Counts = field(default_factory=_NO_LINES.copy)
     """Where each row of the batch begins in the decompressed file, and where the last ends."""
-    alone: Callable[[int], dict[str, str] | str] = lambda _: ""  # a row of the batch as the row reader sees it
-    odd: list[OddRow] = []  # rows without a batch
+    parse_row: Callable[[int], dict[str, str] | str] = lambda _: ""  # a row of the batch as the row reader sees it
+    irregular: list[IrregularRow] = []  # rows without a batch
 
 
 def csv_blocks(
@@ -158,8 +160,8 @@ def csv_blocks(
         source = _Source(stream, is_packed=path.suffix in COMPRESSED)
         rows = tables.CsvRows(path, source)
         chosen = [name for name in rows.header if names is None or name in names]
-        odd = [OddRow(at=number - 1, row=why) for number, why in rows.before_header]
-        yield CsvBlock(end=source.end, num_lines=rows.num_lines, header=rows.header, odd=odd)
+        irregular = [IrregularRow(index=number - 1, row=why) for number, why in rows.before_header]
+        yield CsvBlock(end=source.end, num_lines=rows.num_lines, header=rows.header, irregular=irregular)
         source.give_back(rows.unconsumed())
         while data := _whole_rows(source, next(sizes)):
             parsed = None if rows.twice is not None else _csv_batch(data, rows, chosen, with_null=with_null)
@@ -175,8 +177,8 @@ def csv_blocks(
                 header=rows.header,
                 batch=batch,
                 lines=lines,
-                bounds=bounds + source.at - len(data),
-                alone=partial(rows.parse_row, data, bounds),
+                bounds=bounds + source.position - len(data),
+                parse_row=partial(rows.parse_row, data, bounds),
             )
         tables.raise_if_cut_off(stream)
 
@@ -189,7 +191,7 @@ class _Source:
         self._left = io.BytesIO()
         self._step = 0 if is_packed else 1
         self.end = 0  # bytes read of the file; 0 where it is compressed
-        self.at = 0  # decompressed bytes read and not given back
+        self.position = 0  # decompressed bytes read and not given back
 
     def read(self, size: int) -> bytes:
         data = self._left.read(size)
@@ -197,11 +199,11 @@ class _Source:
             more = self._stream.read(size - len(data))
             self.end += len(more) * self._step
             data += more
-        self.at += len(data)
+        self.position += len(data)
         return data
 
     def give_back(self, data: bytes) -> None:
-        self.at -= len(data)
+        self.position -= len(data)
         if data:
             self._left = io.BytesIO(data + self._left.read())
 
@@ -216,24 +218,24 @@ class _Source:
             line += more
         if not line:
             raise StopIteration
-        self.at += len(line)
+        self.position += len(line)
         return line
 
 
 def _by_row(source: _Source, rows: tables.CsvRows, num_bytes: int) -> Iterator[CsvBlock]:
     """The rows that begin within the next ``num_bytes``, by the row reader."""
-    start = source.at
+    start = source.position
     while num_bytes > 0:
-        before, odd = rows.num_lines, list[OddRow]()
-        while num_bytes > 0 and len(odd) < _AT_ONCE:
+        before, irregular = rows.num_lines, list[IrregularRow]()
+        while num_bytes > 0 and len(irregular) < _AT_ONCE:
             next_row = rows.row()
             if next_row is None:
                 num_bytes = 0
                 break
             number, row, size = next_row
-            odd.append(OddRow(at=number - 1 - before, row=row, start=start, end=start + size))
+            irregular.append(IrregularRow(index=number - 1 - before, row=row, start=start, end=start + size))
             num_bytes, start = num_bytes - size, start + size
-        yield CsvBlock(end=source.end, num_lines=rows.num_lines - before, header=rows.header, odd=odd)
+        yield CsvBlock(end=source.end, num_lines=rows.num_lines - before, header=rows.header, irregular=irregular)
     source.give_back(rows.unconsumed())
 
 

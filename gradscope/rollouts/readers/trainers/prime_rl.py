@@ -190,11 +190,11 @@ def rollouts_in(block: LineBlock) -> Iterator[episodes.AgentRollout]:
         number: [episodes.AgentRollout(episode, trace, "") for trace in episode.traces]
         for number, episode in zip(indices.tolist(), rows, strict=True)
     }
-    for line in block.odd_rows(bounds, [number for number in range(len(bounds) - 1) if number not in by_line]):
+    for line in block.irregular_rows(bounds, [number for number in range(len(bounds) - 1) if number not in by_line]):
         if isinstance(line.row, dict):
             episode = episodes.episode_of(line.row)
             pairs = zip(episode.traces, map(mapping_of, list_of(line.row.get("traces"))), strict=True)
-            by_line[line.at] = [
+            by_line[line.index] = [
                 episodes.AgentRollout(episode, trace, "", line.row, parsed) for trace, parsed in pairs if parsed
             ]
     return chain.from_iterable(rollouts for _, rollouts in sorted(by_line.items(), key=itemgetter(0)))

@@ -171,8 +171,10 @@ def read_annotations(files: Iterable[Path], quarantine: QuarantineLog, *, is_who
                 for number, row in usual.items()
                 if row.info.ship is not UNSET
             ]
-            for line in block.odd_rows(bounds, [number for number in range(len(bounds) - 1) if number not in usual]):
-                location = f"{file}:{num_lines + line.at + 1}"
+            for line in block.irregular_rows(
+                bounds, [number for number in range(len(bounds) - 1) if number not in usual]
+            ):
+                location = f"{file}:{num_lines + line.index + 1}"
                 name = line.row if isinstance(line.row, str) else line.row.get("trace_id")
                 if isinstance(line.row, str):
                     quarantine.add(line.row, location, line.count)
@@ -186,7 +188,7 @@ def read_annotations(files: Iterable[Path], quarantine: QuarantineLog, *, is_who
                             values = ((index, key, branch[key]) for key in STREAMS if list_of(branch.get(key)))
                             streams.setdefault(name, []).extend(values)
                     if "ship" in learned:
-                        ships.append((line.at, hash(name), step_in(mapping_of(learned["ship"])), None))
+                        ships.append((line.index, hash(name), step_in(mapping_of(learned["ship"])), None))
             num_lines += len(bounds) - 1
             ships.sort(key=itemgetter(0))
             traces.append(np.array([trace for _, trace, *_ in ships], dtype=np.int64))

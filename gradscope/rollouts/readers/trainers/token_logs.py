@@ -94,9 +94,9 @@ def _open_instruct_rows(
     prompt_ids = names_of_runs([prompts], lambda first_rows: json_text.digests_of_ids([text for (text,) in first_rows]))
     lengths, logged = json_text.nums_ids(responses), json_text.flat_lengths(logprobs)
     is_unlike = (logged != lengths) & (logged != json_text.NULL)
-    is_odd = (lengths < 0) | is_unlike
+    is_irregular = (lengths < 0) | is_unlike
     if not all(prompt_ids):
-        is_odd |= [not prompt for prompt in prompt_ids]
+        is_irregular |= [not prompt for prompt in prompt_ids]
     if mixed is None:
         groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, prompt_ids, strict=True)]
     elif not mixed:
@@ -130,7 +130,7 @@ def _open_instruct_rows(
             "truncated": rows.truncated("finish_reason"),
         },
         no_reward=partial(rows.no_reward, "reward"),
-        is_odd=is_odd,
+        is_irregular=is_irregular,
         details=details,
         flaw=partial(rows.flaw_of_advantage, "advantage"),
     )
@@ -230,7 +230,7 @@ def _nemo_rl_rows(cells: Cells) -> Columns:
         texts=lambda chosen: ["\n".join(texts_of(row)[:-1]) for row in chosen],
         numbers={"reward": numbers_of(rewards), "advantage": advantages, "num_tokens": num_tokens},
         no_reward=lambda row: str(parse.parse_reward(parse.ABSENT if rewards[row] is UNSET else rewards[row])),
-        is_odd=has_tokens & (num_tokens < 0),
+        is_irregular=has_tokens & (num_tokens < 0),
         noted={
             _BY_IDS: has_tokens,
             _BY_TEXT: ~has_tokens,

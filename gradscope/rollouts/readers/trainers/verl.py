@@ -105,9 +105,9 @@ def _where_logged(values: Any, is_attended: list[Any]) -> tuple[float, ...] | No
     return None if parsed is None else tuple(compress(parsed, is_attended))
 
 
-def tokens_of_row(rows: Cells, at: int) -> Tokens | None:
+def tokens_of_row(rows: Cells, row: int) -> Tokens | None:
     """:func:`row_tokens` of the cells of a row."""
-    return row_tokens({name: rows.cell(name, at) for name in COLUMNS if rows.column(name)[at] is not UNSET})
+    return row_tokens({name: rows.cell(name, row) for name in COLUMNS if rows.column(name)[row] is not UNSET})
 
 
 Count = tuple[int, float]  # how many tokens a completion has, and the advantage that all sampled ones share, else NaN
@@ -183,7 +183,7 @@ Uids = Literal["of outputs", "of groups"] | None
 def dump_columns(
     first: Iterable[Mapping[str, Any]], uids: Uids, *, has_tokens: bool, in_full: bool = False
 ) -> LineColumns | None:
-    """The columns of a dump, by the keys of its first rows: a row with any other is odd, as it may hold a reward."""
+    """The columns of a dump, by the keys of its first rows: a row with another is irregular: it may hold a reward."""
     raw = ("input", "output", "gts", "reward", "request_id", *(sorted(COLUMNS) if has_tokens else ()))
     keys = dict.fromkeys([*sorted(NO_REWARDS), *(name for row in first for name in row)])
     usual = [key for key in keys if key not in raw and key not in COLUMNS]
@@ -202,11 +202,11 @@ def _rows(uids: Uids, rows: Cells, *, in_full: bool = False) -> Columns:
     for name in (name for name in rows.keys if name not in NO_REWARDS):
         if not _NUMBERS.isdisjoint(map(type, of_name := rows.column(name))):
             numbers[REWARD + name] = numbers_of(of_name)
-    is_odd = np.zeros(len(rows), dtype=np.bool_)
+    is_irregular = np.zeros(len(rows), dtype=np.bool_)
     has_tokens = not COLUMNS.isdisjoint(rows.keys)
     if has_tokens:
         counts = token_counts(rows)
-        is_odd |= [count is None for count in counts]
+        is_irregular |= [count is None for count in counts]
         lengths, advantages = zip(*(count or NO_COUNT for count in counts), strict=True)
         numbers |= {"num_tokens": np.array(lengths), "advantage": np.array(advantages)}
     samples: list[str | None] | None = None
@@ -218,12 +218,12 @@ def _rows(uids: Uids, rows: Cells, *, in_full: bool = False) -> Columns:
             groups = texts_of(cells)
         case None:
             if cells.count(UNSET) < len(cells):
-                is_odd |= [cell is not UNSET for cell in cells]
+                is_irregular |= [cell is not UNSET for cell in cells]
             groups = ids = names_of_runs([rows.column(name) for name in _PROMPT], json_text.digests_of)
 
     def prompts(firsts: list[int]) -> list[str]:
         if ids:
-            names = [ids[at] for at in firsts]
+            names = [ids[row] for row in firsts]
         else:
             names = names_of_cells([rows.selected(name, firsts) for name in _PROMPT], json_text.digests_of)
         return (
@@ -232,9 +232,9 @@ def _rows(uids: Uids, rows: Cells, *, in_full: bool = False) -> Columns:
             else names
         )
 
-    def details(at: int) -> dict[str, Any]:
-        tokens = tokens_of_row(rows, at) if has_tokens else None
-        return {"completion": parse.text_of(rows.cell("output", at)), "tokens": tokens}
+    def details(row: int) -> dict[str, Any]:
+        tokens = tokens_of_row(rows, row) if has_tokens else None
+        return {"completion": parse.text_of(rows.cell("output", row)), "tokens": tokens}
 
     return Columns(
         step=int_steps(rows.column("step")),
@@ -244,7 +244,7 @@ def _rows(uids: Uids, rows: Cells, *, in_full: bool = False) -> Columns:
         texts=lambda firsts: list(map(parse.text_of, rows.cells("input", firsts))),
         numbers=numbers,
         no_reward=partial(rows.no_reward, "score"),
-        is_odd=is_odd,
+        is_irregular=is_irregular,
         samples=samples,
         completions=(lambda: list(map(parse.text_of, rows.cells("output")))) if in_full else None,
         details=details,
@@ -379,7 +379,9 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
         steps = _steps_with_several(sessions)
         folded.update(steps)
         depend.update(
-            at for at, row in all_rows if steps and isinstance(parse.parse_reward(row.get("score", parse.ABSENT)), str)
+            location
+            for location, row in all_rows
+            if steps and isinstance(parse.parse_reward(row.get("score", parse.ABSENT)), str)
         )
         return _rollouts(sessions, QuarantineLog(), uids)
 

@@ -38,7 +38,7 @@ def scanned(path: Path, content: bytes, start: int = 0, end: int | None = None) 
 
 
 def odd(scans: Sequence[Scanned]) -> list[tuple[int, Any, int]]:
-    return [(one.at, one.row, one.count) for block in scans for one in block.odd]
+    return [(one.index, one.row, one.count) for block in scans for one in block.irregular]
 
 
 def test_lines_behind_a_long_one_end_where_they_end(tmp_path: Path) -> None:
@@ -46,9 +46,9 @@ def test_lines_behind_a_long_one_end_where_they_end(tmp_path: Path) -> None:
     content = long + LINE + b"{\n" + long
     (block,) = scanned(tmp_path / "a.jsonl", content)
     assert block.part is not None
-    assert (block.num_rows, block.part.size.tolist(), [row.at for row in block.odd]) == (4, [3], [2])
+    assert (block.num_rows, block.part.size.tolist(), [row.index for row in block.irregular]) == (4, [3], [2])
     assert [(span.start, span.end) for span in block.spans or ()] == [(0, len(content))]
-    assert [(row.start, row.end) for row in block.odd] == [(len(long + LINE), len(long + LINE) + 2)]
+    assert [(row.start, row.end) for row in block.irregular] == [(len(long + LINE), len(long + LINE) + 2)]
 
 
 def test_usual_lines_are_groups_with_their_prompts_and_where_they_lie(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_usual_lines_are_groups_with_their_prompts_and_where_they_lie(tmp_path: 
         [3, 1],
     )
     assert (scan.part.prompt.to_pylist(), scan.part.first_row.tolist()) == (["a/0", "a/2"], [0, 2])
-    assert (scan.file, scan.num_rows, scan.end, scan.odd, scan.at) == (3, 4, 4 * len(LINE), [], None)
+    assert (scan.file, scan.num_rows, scan.end, scan.irregular, scan.row_numbers) == (3, 4, 4 * len(LINE), [], None)
     size = len(LINE)
     assert [(span.step, span.start, span.end, span.line) for span in scan.spans or ()] == [
         (1, 0, 4 * size, 0),
@@ -95,7 +95,7 @@ def test_an_odd_line_is_what_the_row_reader_makes_of_it(tmp_path: Path, bad: byt
     (scan,) = scanned(tmp_path / "a.jsonl", LINE * 9 + bad + LINE * 9)
     assert scan.part is not None
     row = parse_line(bad)
-    is_usual = isinstance(row, dict) and not scan.odd
+    is_usual = isinstance(row, dict) and not scan.irregular
     assert odd([scan]) == ([] if is_usual else [(9, row, 1)])
     assert int(scan.part.size.sum()) == 18 + is_usual
 
@@ -120,8 +120,8 @@ def test_only_numbers_that_are_none_and_not_read_are_usual(
     (scan,) = scanned(tmp_path / "a.jsonl", LINE + line * 3 + LINE.replace(b'"a"', b'"NaN"'))
     assert scan.part is not None
     assert set(scan.part.group.to_pylist()) == {"a", "NaN"} | ({"NaN, Infinity"} if b'"NaN, ' in line else set())
-    assert sum(row.count for row in scan.odd) == (0 if is_usual else 3)
-    assert all(row.row == parse_line(line) for row in scan.odd)
+    assert sum(row.count for row in scan.irregular) == (0 if is_usual else 3)
+    assert all(row.row == parse_line(line) for row in scan.irregular)
 
 
 def test_a_field_in_which_nan_says_nothing_has_none(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_brackets_count_where_they_nest(tmp_path: Path, value: bytes, is_usual: 
     bad = LINE.replace(b'"x": 0', b'"x": ' + value)
     (scan,) = scanned(tmp_path / "a.jsonl", bad * times + b"\n" + LINE * 9)
     assert isinstance(parse_line(bad), dict) is is_usual
-    assert sum(row.count for row in scan.odd) == 1 + (0 if is_usual else times)
+    assert sum(row.count for row in scan.irregular) == 1 + (0 if is_usual else times)
 
 
 def test_lines_without_a_row_for_one_reason_are_told_together(tmp_path: Path) -> None:

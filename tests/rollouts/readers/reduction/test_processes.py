@@ -62,11 +62,11 @@ def assert_as_by_row(path: Path, content: str | bytes) -> list[Scanned]:
     odd: dict[int, dict[str, str]] = {}
     num_usual, total, before = 0, 0.0, 0
     for one in scans:
-        for each in one.odd:
+        for each in one.irregular:
             if isinstance(each.row, str):
-                quarantine.add(each.row, f"{path}:{before + each.at + 1}", each.count)
+                quarantine.add(each.row, f"{path}:{before + each.index + 1}", each.count)
             else:
-                odd[before + each.at + 1] = each.row
+                odd[before + each.index + 1] = each.row
         if one.part is not None:
             num_usual += int(one.part.size.sum())
             total += float(one.part.columns["reward"].sum())
@@ -165,9 +165,9 @@ def test_parquet_is_read_some_rows_at_a_time(tmp_path: Path) -> None:
 
 def test_odd_rows_of_parquet_have_their_cells_and_their_numbers(tmp_path: Path) -> None:
     (scan,) = scan_table(parquet(tmp_path, reward=[1.0, None, 2.0]), 0, COLUMNS)
-    assert [(one.at, one.row) for one in scan.odd] == [(1, {"group": "b", "reward": None})]
-    assert scan.at is not None
-    assert scan.at.tolist() == [0, 2]
+    assert [(one.index, one.row) for one in scan.irregular] == [(1, {"group": "b", "reward": None})]
+    assert scan.row_numbers is not None
+    assert scan.row_numbers.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.csv"])
@@ -183,7 +183,7 @@ def test_two_columns_of_one_name_and_damage_are_told(tmp_path: Path) -> None:
     table = pq.read_table(path)
     pq.write_table(table.append_column("reward", table["reward"]), path)
     (scan,) = scan_table(path, 0, COLUMNS)
-    assert [(one.row, one.count) for one in scan.odd] == [("two columns have the name 'reward'", 3)]
+    assert [(one.row, one.count) for one in scan.irregular] == [("two columns have the name 'reward'", 3)]
     path.write_bytes(b"PAR1")
     (scan,) = scan_table(path, 0, COLUMNS)
     assert scan.lost is not None

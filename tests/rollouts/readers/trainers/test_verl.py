@@ -320,8 +320,8 @@ def test_columns_count_tokens_as_rows_do() -> None:
             try:
                 tokens = row_tokens(json.loads(text))
             except UnusableRowError:
-                assert columns.is_odd is not None
-                assert columns.is_odd.all()
+                assert columns.is_irregular is not None
+                assert columns.is_irregular.all()
             else:
                 expected = (-1, None) if tokens is None else (len(tokens.completion_ids), tokens.advantage)
                 length, advantage = columns.numbers["num_tokens"][0], columns.numbers["advantage"][0]
