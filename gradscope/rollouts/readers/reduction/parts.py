@@ -293,6 +293,7 @@ def ranges(start: Counts, size: Counts) -> Counts:
     return np.asarray(np.repeat(start - starts_of(size), size) + np.arange(int(size.sum())), dtype=np.int64)
 
 
+_WORTH_ARROW = 1 << 16  # names that take as long in Python as to import Arrow's functions
 _NAMES = 1 << 16  # names that are compared at a time, so that they fit into the cache of a processor
 
 
@@ -319,8 +320,7 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
         size = np.add.reduceat(size[order], starts_of(num_parts))
         del order, num_parts
         groups, prompts = (names.take(to_indices(first)) for names in (groups, prompts))
-    prompts = prompts.dictionary_encode()
-    prompt = to_numpy(prompts.indices).astype(np.int64)
+    prompt, prompt_ids = _encoded(prompts)
     prompt_texts: tuple[str, ...] | None = None
     if any(pieces.texts):
         first_of_prompt = np.unique(prompt, return_index=True)[1]
@@ -331,12 +331,21 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
         step=step[first],
         names=groups,
         prompt=prompt,
-        prompts=tuple(to_texts(prompts.dictionary)),
+        prompts=tuple(prompt_ids),
         size=size,
         prompt_texts=prompt_texts,
         first_row=first_row[first],
         policies=_renumber_policies(columns, list(pieces.policies)) if "policy" in columns else (),
     )
+
+
+def _encoded(names: pa.Array) -> tuple[Counts, list[str]]:
+    """Names numbered in the order of their first appearance, and the different names."""
+    if len(names) > _WORTH_ARROW:
+        encoded = names.dictionary_encode()
+        return to_numpy(encoded.indices).astype(np.int64), to_texts(encoded.dictionary)
+    numbers: dict[str, int] = defaultdict(count().__next__)
+    return np.fromiter(map(numbers.__getitem__, to_texts(names)), np.int64, len(names)), list(numbers)
 
 
 def _renumber_policies(columns: dict[str, NDArray[Any]], names: Sequence[str]) -> tuple[str, ...]:
