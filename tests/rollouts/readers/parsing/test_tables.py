@@ -51,6 +51,13 @@ def test_a_file_whose_first_rows_were_read_is_closed(tmp_path: Path) -> None:
         gc.enable()
 
 
+@pytest.mark.parametrize("length", [10, 1_000_000])  # one beyond the buffer that most files are read with
+def test_lines_of_any_length_are_read_whole(tmp_path: Path, length: int) -> None:
+    rows = [{"step": step, "completion": "a" * length} for step in range(3)]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert [cells for _, cells in tables.read_jsonl(tmp_path / "a.jsonl", QuarantineLog())] == rows
+
+
 def test_an_unclosed_quote_costs_its_row(tmp_path: Path) -> None:
     lines = [f'1,"c {index}",0\n' for index in range(400)]
     lines[7] = '1,"never closed,0\n'

@@ -13,6 +13,7 @@ from gradscope.rollouts.groups import RewardTable
 from gradscope.rollouts.readers.parsing.cells import Tokens
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record, build_groups
+from gradscope.rollouts.readers.reduction import parts
 from gradscope.rollouts.readers.reduction.parts import (
     NOT_COMPARED,
     Part,
@@ -154,9 +155,9 @@ def assert_equal_tables(first_table: RewardTable, other: RewardTable) -> None:
 @settings(max_examples=40, deadline=None)
 @given(records=ROWS, cuts=st.lists(st.integers(1, 11), max_size=4), random=st.randoms())
 def test_any_cut_of_the_log_equals_the_row_reader(records: list[Record], cuts: list[int], random: st.randoms) -> None:
-    parts = parts_of(records, cuts)
-    random.shuffle(parts)
-    table = merge_parts(parts)
+    cut = parts_of(records, cuts)
+    random.shuffle(cut)
+    table = merge_parts(cut)
     assert_equal_tables(table, merge_parts(parts_of(records, ())))
     assert (table.sample, len(merge_parts([]))) == (None, 0)
     groups = build_groups(records, QuarantineLog())
@@ -168,13 +169,22 @@ def test_any_cut_of_the_log_equals_the_row_reader(records: list[Record], cuts: l
     np.testing.assert_array_equal(table.num_tokens, by_row.num_tokens)
 
 
+def test_prompts_are_numbered_alike_with_arrow_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = [record(group=str(number), prompt="qap"[number % 3]) for number in range(7)]
+    part = part_of_records(list(enumerate(groups)))
+    table = merge_parts([part])
+    assert (table.prompts, table.prompt.tolist()) == (("q", "a", "p"), [0, 1, 2, 0, 1, 2, 0])
+    monkeypatch.setattr(parts, "_WORTH_ARROW", 0)
+    assert_equal_tables(merge_parts([part]), table)
+
+
 def test_a_part_may_lack_a_column_that_another_has() -> None:
     rewards = np.array([0.0, 1.0])
     plain, _ = part_of_rows(np.array([1, 1]), pa.array(["a", "a"]), {"reward": rewards}, np.array([5, 6]))
     plain = replace(plain, prompt=to_strings(["p"]))
     odd = part_of_records([(0, record(reward=0.5, prompt="q", length=2, seconds=1.0))])
-    for parts in ([odd, plain], [plain, odd]):
-        table = merge_parts(parts)
+    for pair in ([odd, plain], [plain, odd]):
+        table = merge_parts(pair)
         assert table.reward.tolist() == [0.5, 0.0, 1.0]
         assert [table.prompts[at] for at in table.prompt] == ["q"]
         assert table.num_tokens is not None
@@ -197,6 +207,7 @@ def test_columns_part_where_the_row_reader_tells_them_apart(format_reward: float
 
 def test_samples_are_told_apart_by_their_names() -> None:
     hashes = sample_hashes(["a", "b", None, "a", "\ud800"])
+    assert sample_hashes(["a"] * 16 + ["b"]).tolist() == [*[hashes[0]] * 16, hashes[1]]  # few names, each hashed once
     assert hashes[0] == hashes[3]
     assert len({*hashes.tolist()}) == 4
     assert hashes[2] == NOT_COMPARED
