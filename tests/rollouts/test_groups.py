@@ -141,7 +141,7 @@ def test_groups_of_a_table_are_made_step_by_step(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(groups, "_BUILT_AT_ONCE", at_once)
         by_step = dict(made.build_by_step())
         assert list(by_step) == list(groups.steps_of(made))
-        assert tuple(group for of_step in by_step.values() for group in of_step) == tuple(made)
+        assert tuple(group for step_groups in by_step.values() for group in step_groups) == tuple(made)
     assert not list(groups.GroupsOfTable(groups.RewardTable.from_groups(())).build_by_step())
 
 

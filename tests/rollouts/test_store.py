@@ -134,23 +134,23 @@ def content(run: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (run / "rollouts").iterdir()}
 
 
-def of_step(step: int) -> list[RolloutGroup]:
+def groups_at(step: int) -> list[RolloutGroup]:
     return [group(step, "a", logprobs=(-0.5 * step,)), group(step, "b")]
 
 
 @pytest.mark.slow
 def test_twenty_steps_become_one_file_and_come_back_unchanged(tmp_path: Path) -> None:
     for step in range(1, 46):
-        assert step in store.steps_in_file(store.write_step_rollouts(tmp_path, step, of_step(step)))
+        assert step in store.steps_in_file(store.write_step_rollouts(tmp_path, step, groups_at(step)))
     assert names(tmp_path)[:3] == ["steps_00001-00020.parquet", "steps_00021-00040.parquet", "step_00041.parquet"]
     assert len(content(tmp_path)) == 2 * 7
     assert store.files_written(tmp_path) == store.step_files(tmp_path)
-    assert list(store.read_steps(tmp_path)) == [group for step in range(1, 46) for group in of_step(step)]
+    assert list(store.read_steps(tmp_path)) == [group for step in range(1, 46) for group in groups_at(step)]
 
 
 def test_steps_that_are_missing_do_not_keep_the_others_from_being_joined(tmp_path: Path) -> None:
     for step in (1, 3, 21):
-        store.write_step_rollouts(tmp_path, step, of_step(step))
+        store.write_step_rollouts(tmp_path, step, groups_at(step))
     assert names(tmp_path) == ["steps_00001-00020.parquet", "step_00021.parquet"]
     assert [group.step for group in store.read_steps(tmp_path)] == [1, 1, 3, 3, 21, 21]
 
@@ -159,27 +159,27 @@ def test_steps_that_are_missing_do_not_keep_the_others_from_being_joined(tmp_pat
 def test_a_run_that_goes_back_has_the_bytes_of_one_that_never_went_on(tmp_path: Path) -> None:
     straight, repeated = tmp_path / "whole", tmp_path / "again"
     for step in range(1, 41):
-        store.write_step_rollouts(straight, step, of_step(step))
+        store.write_step_rollouts(straight, step, groups_at(step))
     for step in range(1, 31):
-        store.write_step_rollouts(repeated, step, of_step(step))
+        store.write_step_rollouts(repeated, step, groups_at(step))
     before = content(repeated)
     for step in range(31, 41):
-        store.write_step_rollouts(repeated, step, of_step(step)[:1])
+        store.write_step_rollouts(repeated, step, groups_at(step)[:1])
     store.drop_steps_after(repeated, 30)
     assert content(repeated) == before
     for step in range(31, 41):
-        store.write_step_rollouts(repeated, step, of_step(step))
+        store.write_step_rollouts(repeated, step, groups_at(step))
     assert content(repeated) == content(straight)
     for step in (35, 40):
-        store.write_step_rollouts(repeated, step, of_step(step))
+        store.write_step_rollouts(repeated, step, groups_at(step))
     assert content(repeated) == content(straight)
 
 
 def test_steps_that_a_crash_leaves_next_to_a_joined_file_count_once(tmp_path: Path) -> None:
     for step in range(1, 20):
-        store.write_step_rollouts(tmp_path, step, of_step(step))
+        store.write_step_rollouts(tmp_path, step, groups_at(step))
     left = content(tmp_path)
-    store.write_step_rollouts(tmp_path, 20, of_step(20))
+    store.write_step_rollouts(tmp_path, 20, groups_at(20))
     before = content(tmp_path)
     for name, data in left.items():
         (tmp_path / "rollouts" / name).write_bytes(data)
@@ -192,16 +192,16 @@ def test_steps_that_a_crash_leaves_next_to_a_joined_file_count_once(tmp_path: Pa
 def test_large_steps_and_other_kinds_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rollouts = (replace(group(2).rollouts[0], trainer_logprobs=(-0.5, -0.25)),)
     store.write_step_rollouts(tmp_path, 2, [replace(group(2), rollouts=rollouts)])
-    store.write_step_rollouts(tmp_path, 20, of_step(20))
+    store.write_step_rollouts(tmp_path, 20, groups_at(20))
     assert names(tmp_path) == ["step_00002.parquet", "step_00020.parquet"]
     monkeypatch.setattr("gradscope.rollouts.store._MAX_BYTES", 100)
     for step in (39, 40):
-        store.write_step_rollouts(tmp_path, step, of_step(step))
+        store.write_step_rollouts(tmp_path, step, groups_at(step))
     assert names(tmp_path)[2:] == ["step_00039.parquet", "step_00040.parquet"]
 
 
 def test_a_damaged_step_does_not_end_the_training(tmp_path: Path) -> None:
     for step in (18, 19):
-        store.write_step_rollouts(tmp_path, step, of_step(step)).write_bytes(b"PAR1")
-    store.write_step_rollouts(tmp_path, 20, of_step(20))
+        store.write_step_rollouts(tmp_path, step, groups_at(step)).write_bytes(b"PAR1")
+    store.write_step_rollouts(tmp_path, 20, groups_at(20))
     assert len(store.step_files(tmp_path)) == 3

@@ -81,8 +81,8 @@ MESSAGES = [
     relax(prompt=None),
 ]
 REWARDS = {"score": 1.0, "for'mat": 0.5, "note": "x"}
-_OF_RELAX = ("rollout_result/train/{}.jsonl", ("reward",))
-_OF_NEMO = ("exp_001/train_data_step{}.jsonl", ("content",))
+_RELAX_FILES = ("rollout_result/train/{}.jsonl", ("reward",))
+_NEMO_FILES = ("exp_001/train_data_step{}.jsonl", ("content",))
 LOGS = {
     "areal": Log(
         [areal(step, task, i) for step in (1, 2) for task in (0, "t", 10) for i in range(3)], "rollout/{}/0.jsonl"
@@ -92,14 +92,14 @@ LOGS = {
         "iteration_00000{}/train_rollout_summaries.jsonl",
         ("trajectory_metrics",),
     ),
-    "relax": Log([*RELAX, *MESSAGES], *_OF_RELAX),
-    "relax, several rewards": Log([row | {"reward": REWARDS} for row in (*RELAX, *MESSAGES)], *_OF_RELAX),
+    "relax": Log([*RELAX, *MESSAGES], *_RELAX_FILES),
+    "relax, several rewards": Log([row | {"reward": REWARDS} for row in (*RELAX, *MESSAGES)], *_RELAX_FILES),
     "open-instruct": Log(TRACES, "a_rollouts_00000{}.jsonl"),
     "open-instruct, no log-probabilities": Log(without_keys(TRACES, "logprobs"), "a_rollouts_00000{}.jsonl"),
-    "nemo-rl": Log(NEMO, *_OF_NEMO),
-    "nemo-rl, filtered": Log(FILTERED, *_OF_NEMO),
-    "nemo-rl, text": Log(TEXT, *_OF_NEMO),
-    "nemo-rl, both": Log([*NEMO, *TEXT], *_OF_NEMO),
+    "nemo-rl": Log(NEMO, *_NEMO_FILES),
+    "nemo-rl, filtered": Log(FILTERED, *_NEMO_FILES),
+    "nemo-rl, text": Log(TEXT, *_NEMO_FILES),
+    "nemo-rl, both": Log([*NEMO, *TEXT], *_NEMO_FILES),
 }
 each_log = pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
 

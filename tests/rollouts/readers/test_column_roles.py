@@ -154,21 +154,21 @@ def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) ->
     assert [rollout.policy for group in run.groups for rollout in group.rollouts] == ["0.0"] * 300 + ["0.5"] * 300
     for row in rows:
         del row["sample_idx"]
-    of_task = [row | {setting: row["task_id"] % 3} for row in rows]  # an attribute of the prompt
-    for other in (of_task, [row | {"step": 1} for row in rows]):
+    by_task = [row | {setting: row["task_id"] % 3} for row in rows]  # an attribute of the prompt
+    for other in (by_task, [row | {"step": 1} for row in rows]):
         assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *other)).groups} == {4}
 
 
 SETTINGS: dict[str, tuple[float, ...]] = {"alpha": (-1.0, 0.0, 0.5), "max_tokens": (512, 2048), "k": (1, 2, 4)}
-OF_SAMPLES: dict[str, tuple[float, ...]] = {
+SAMPLE_NUMBERS: dict[str, tuple[float, ...]] = {
     **{"attempt_no": (1, 2, 3), "repeat": (0, 1), "rng_seed": (42, 7), "node_id": (3, 8), "is_chosen": (True, False)},
     "format": (0.5, 0.0, 0.5),  # not equally often
 }
 
 
-@pytest.mark.parametrize("name", [*SETTINGS, *OF_SAMPLES])
+@pytest.mark.parametrize("name", [*SETTINGS, *SAMPLE_NUMBERS])
 def test_numbers_that_every_prompt_has_and_that_count_nothing_are_settings(name: str, tmp_path: Path) -> None:
-    numbers = (SETTINGS | OF_SAMPLES)[name]
+    numbers = (SETTINGS | SAMPLE_NUMBERS)[name]
     rows = [{"task_id": task, name: number, "passed": True} for number in numbers for task in range(9)]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
     assert {group.size for group in run.groups} == {1 if name in SETTINGS else len(numbers)}
@@ -238,8 +238,8 @@ def test_settings_that_change_below_the_rows_that_are_searched_are_policies_as_w
     for arm in "ab":
         write(tmp_path / "files" / f"part-{ord(arm)}.jsonl", *(row for row in rows[::500] if row["condition"] == arm))
     assert {group.size for group in read_run(tmp_path / "files").groups} == {1}
-    of_tasks = [{"subset" if name == "condition" else name: cell for name, cell in row.items()} for row in rows]
-    assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *of_tasks)).groups} == {1}
+    by_subset = [{"subset" if name == "condition" else name: cell for name, cell in row.items()} for row in rows]
+    assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *by_subset)).groups} == {1}
 
 
 def test_settings_that_never_change_name_neither_policies_nor_prompts(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_ids_under_which_questions_differ_are_those_of_no_prompt(
     assert {group.rewards for group in run.groups} == {
         (c,) * len(group.rewards) for group in run.groups for c in (0, 1)
     }
-    assert (num_prompts > 4) == any("Under most ids in 'example_id'" in said for said in run.source.inferred)
+    assert (num_prompts > 4) == any("Under most ids in 'example_id'" in text for text in run.source.inferred)
     assert len(read_run(log, naming(prompt_id="example_id")).groups) == 8
 
 
@@ -304,8 +304,8 @@ def test_ids_count_within_the_benchmark_or_agent_of_a_row(name: str, extra: dict
         *((f"math/{problem}", 3) for problem in range(5)),
     ]
     assert f"Rows of one group have the same {name!r}." in run.source.inferred
-    of_one_agent = [row | {"agent": "of all"} for row in rows] if name > "agent" else rows
-    assert [group.prompt_id for group in read_run(write(tmp_path / "b.jsonl", *of_one_agent)).groups] == [
+    one_agent = [row | {"agent": "of all"} for row in rows] if name > "agent" else rows
+    assert [group.prompt_id for group in read_run(write(tmp_path / "b.jsonl", *one_agent)).groups] == [
         group.prompt_id for group in run.groups
     ]
     one_text = [row | {"prompt": f"p{row['problem_id']}"} for row in rows]
@@ -316,7 +316,7 @@ def test_ids_count_within_the_benchmark_or_agent_of_a_row(name: str, extra: dict
 
 
 @pytest.mark.parametrize(
-    ("told", "num_groups"),
+    ("answers", "num_groups"),
     [
         ({"answer": "abc"}, 3),
         ({"info": [{"seed": 5}, {"seed": 6}, {"seed": 7}]}, 3),
@@ -328,12 +328,12 @@ def test_ids_count_within_the_benchmark_or_agent_of_a_row(name: str, extra: dict
     ],
 )
 def test_games_that_begin_alike_are_told_apart_by_what_is_right(
-    told: dict[str, Any], num_groups: int, tmp_path: Path
+    answers: dict[str, Any], num_groups: int, tmp_path: Path
 ) -> None:
-    talk = [{"role": "assistant", "content": "x"}]
+    completion = [{"role": "assistant", "content": "x"}]
     rows = [
-        {"prompt": [{"role": "user", "content": "guess"}], "completion": talk, "reward": index / 6}
-        | {name: cells[index % len(cells)] for name, cells in told.items()}
+        {"prompt": [{"role": "user", "content": "guess"}], "completion": completion, "reward": index / 6}
+        | {name: cells[index % len(cells)] for name, cells in answers.items()}
         for index in range(6)
     ]
     run = read_run(write(tmp_path / "a.jsonl", *rows))

@@ -61,8 +61,8 @@ def test_exact_tokens_have_the_names_of_trls_columns() -> None:
     rest = {name: cell for name, cell in IDS.items() if name.endswith("_ids")}
     assert read(USUAL | rest | named_otherwise, columns(**NAMES))[0][0].tokens == tokens
     other_names = dict(zip(("prompt_token_ids", "response_ids", "loss_mask", "logprobs"), IDS.values(), strict=True))
-    whole = other_names | {"loss_mask": [0, 0, *IDS["completion_mask"]], "advantages": [0.5, 0, -0.5]}
-    for row in (other_names, whole):
+    sequence = other_names | {"loss_mask": [0, 0, *IDS["completion_mask"]], "advantages": [0.5, 0, -0.5]}
+    for row in (other_names, sequence):
         (record,), _ = read(USUAL | row, columns(**NAMES | {"advantage": "advantages"}))
         assert replace(record.tokens, token_advantages=None) == tokens
     assert record.tokens.token_advantages == (0.5, 0.0, -0.5)
@@ -356,9 +356,9 @@ TOKENS = Tokens(
     logprobs=tuple(LOGPROBS),
     token_advantages=tuple(ADVANTAGES),
 )
-OF_COMPLETION = {"advantages": ADVANTAGES, "logprobs": LOGPROBS}
-OF_WHOLE = {name: [0.0, 0.0, *values] for name, values in OF_COMPLETION.items()}
-OF_PREDICTED = {name: values[1:] for name, values in OF_WHOLE.items()}
+COMPLETION_VALUES = {"advantages": ADVANTAGES, "logprobs": LOGPROBS}
+WHOLE_VALUES = {name: [0.0, 0.0, *values] for name, values in COMPLETION_VALUES.items()}
+PREDICTED_VALUES = {name: values[1:] for name, values in WHOLE_VALUES.items()}
 
 
 def tokens_of(row: dict[str, Any]) -> Tokens | None:
@@ -366,7 +366,7 @@ def tokens_of(row: dict[str, Any]) -> Tokens | None:
     return tokens_by_names(row.get, "advantages")
 
 
-@pytest.mark.parametrize("values", [OF_COMPLETION, OF_WHOLE, OF_PREDICTED])
+@pytest.mark.parametrize("values", [COMPLETION_VALUES, WHOLE_VALUES, PREDICTED_VALUES])
 @pytest.mark.parametrize(
     "row",
     [
@@ -374,6 +374,7 @@ def tokens_of(row: dict[str, Any]) -> Tokens | None:
         {"sequence_ids": WHOLE, "action_mask": [False, True, True, True]},  # of what is predicted
         {"tokens": WHOLE, "loss_mask": [0, 0, 1, 1, 1]},
         {"token_ids": WHOLE, "prompt_len": 2},
+        {"input_ids": WHOLE, "prompt_len": 2, "attention_mask": [1, 1]},  # a mask of another length is none
     ],
 )
 def test_ids_of_prompt_and_completion_in_one_are_divided(row: dict[str, Any], values: dict[str, Any]) -> None:
@@ -406,10 +407,6 @@ def test_padding_and_what_an_environment_wrote_are_no_sampled_tokens() -> None:
 )
 def test_columns_of_something_else_are_no_tokens(row: dict[str, Any]) -> None:
     assert tokens_of(row) is None
-
-
-def test_a_mask_of_another_length_is_none() -> None:
-    assert tokens_of({"input_ids": WHOLE, "prompt_len": 2, "attention_mask": [1, 1], **OF_WHOLE}) == TOKENS
 
 
 def test_a_name_alone_is_no_token() -> None:

@@ -78,12 +78,12 @@ def test_checkpoint_0_of_a_script_that_counts_from_0_is_not_what_training_began_
     assert run.weights[0].path == tmp_path / "W0"
 
 
-OF_EACH = (
+PER_ROW = (
     '"completions": ["4", "5"], "completion_ids": [[7, 2], [8]], "rewards": [1.0, 0], "advantages": [0.5, -0.5]}\n'
 )
 LISTS = {
-    "prompts_{}.jsonl": '{"step": 1, "prompt": "q", "prompt_ids": [5, 9], ' + OF_EACH,
-    "steps.jsonl": '{"step": 1, "prompts": ["q", "q"], "prompt_ids": [[5, 9], [5, 9]], ' + OF_EACH,
+    "prompts_{}.jsonl": '{"step": 1, "prompt": "q", "prompt_ids": [5, 9], ' + PER_ROW,
+    "steps.jsonl": '{"step": 1, "prompts": ["q", "q"], "prompt_ids": [[5, 9], [5, 9]], ' + PER_ROW,
     "samples.jsonl": '{"step": 1, "prompt": "q", "prompt_ids": [5, 9], "samples": [{"text": "4", "reward": 1, '
     '"adv": 0.5, "completion_ids": [7, 2]}, {"text": "5", "reward": 0, "adv": -0.5, "completion_ids": [8]}]}\n',
     "rows.csv": 'step,prompt,prompt_ids,response_ids,score,adv\n1,q,"[5, 9]","[7, 2]",1,0.5\n1,q,"[5, 9]",[8],0,-0.5\n',
@@ -293,7 +293,7 @@ def test_entries_of_objects_and_conversations_have_roles_by_usual_names(
     tmp_path: Path, row_of: Callable[[int, str, int, float], dict[str, Any]], kind: str
 ) -> None:
     rewards = {(1, "q1"): (0.0, 1.0), (1, "q2"): (1.0, 1.0), (2, "q1"): (0.0, 0.0, 1.0)}
-    rows = [row_of(step, q, k, r) for (step, q), of_group in rewards.items() for k, r in enumerate(of_group)]
+    rows = [row_of(step, q, k, r) for (step, q), group_rewards in rewards.items() for k, r in enumerate(group_rewards)]
     if kind == "rollouts":
         path = write_rows(tmp_path / "a.json", {"model": "m", "rollouts": rows})
     else:
@@ -367,8 +367,8 @@ def test_ids_that_recur_without_a_step_are_no_groups(tmp_path: Path) -> None:
     labelled = [{"group": "train", "task_id": index // 3, "reward": index % 2, "step": 7} for index in range(12)]
     for labels in (labelled, [{key: cell for key, cell in row.items() if key != "step"} for row in labelled]):
         assert [group.prompt_id for group in read_run(write(tmp_path / "c.jsonl", *labels)).groups] == list("0123")
-    of_step = [row | {"step": 1} for row in rows]  # as of several workers that count their own groups
-    assert len(read_run(write(tmp_path / "d.jsonl", *of_step)).groups) == 6
+    stepped = [row | {"step": 1} for row in rows]  # as of several workers that count their own groups
+    assert len(read_run(write(tmp_path / "d.jsonl", *stepped)).groups) == 6
     for columns, path in ((ColumnNames(group="group_id"), bare), (ColumnNames(step="sample"), tmp_path / "a.jsonl")):
         assert reward_table(read_run(path, ReadOptions(columns=columns)).groups).size.tolist() in ([6, 6], [3] * 4)
     turns = [{"group_id": n // 2, "prompt": str(n), "reward": 1.0} for n in range(6)]  # of one rollout each

@@ -127,29 +127,29 @@ def test_a_document_of_thousands_of_keys_takes_no_minutes(tmp_path: Path) -> Non
     assert {group.rewards for group in run.groups} == {(1.0, 0.0)}
 
 
-PROMPTS_OF = {"base": range(8), "step_50": range(4), "grpo": range(2, 10)}
+PROMPTS = {"base": range(8), "step_50": range(4), "grpo": range(2, 10)}
 """Policy -> the numbers of its prompts."""
-ROWS_OF = {m: [{"question": f"q{i}", "by": m, "em": i % 2} for i in prompts] for m, prompts in PROMPTS_OF.items()}
-COUNTS_OF = {m: [{"question": f"q{i}", "n": 2, "c": int(m[i % 3] > "e")} for i in range(8)] for m in PROMPTS_OF}
+ROWS = {m: [{"question": f"q{i}", "by": m, "em": i % 2} for i in prompts] for m, prompts in PROMPTS.items()}
+COUNTS = {m: [{"question": f"q{i}", "n": 2, "c": int(m[i % 3] > "e")} for i in range(8)] for m in PROMPTS}
 
 
 @pytest.mark.parametrize(
     "document",
     [
-        {"trajectories": ROWS_OF},
-        {m: rows + ROWS_OF["base"][len(rows) :] for m, rows in ROWS_OF.items() if m != "step_50"},
-        {"models": [{"name": m, "results": rows} for m, rows in ROWS_OF.items()]},
-        {"results": {m: [{"task_id": r["question"], "by": m, "passed": r["em"]} for r in ROWS_OF[m]] for m in ROWS_OF}},
-        {"results": {m: [{"id": i, "answer": m, "passed": i % 2} for i in range(9)] for m in PROMPTS_OF}},
-        {"results": {m: [{"prompt": MESSAGES, "n": 2, "c": i}] for i, m in enumerate(PROMPTS_OF)}},
-        COUNTS_OF,
-        {"seed": 0, "config": {"n": 2}} | COUNTS_OF,
-        {"results": [{"name": m, "problems": rows} for m, rows in COUNTS_OF.items()]},
+        {"trajectories": ROWS},
+        {m: rows + ROWS["base"][len(rows) :] for m, rows in ROWS.items() if m != "step_50"},
+        {"models": [{"name": m, "results": rows} for m, rows in ROWS.items()]},
+        {"results": {m: [{"task_id": r["question"], "by": m, "passed": r["em"]} for r in ROWS[m]] for m in ROWS}},
+        {"results": {m: [{"id": i, "answer": m, "passed": i % 2} for i in range(9)] for m in PROMPTS}},
+        {"results": {m: [{"prompt": MESSAGES, "n": 2, "c": i}] for i, m in enumerate(PROMPTS)}},
+        COUNTS,
+        {"seed": 0, "config": {"n": 2}} | COUNTS,
+        {"results": [{"name": m, "problems": rows} for m, rows in COUNTS.items()]},
     ],
 )
 def test_lists_of_the_same_prompts_are_those_of_policies(tmp_path: Path, document: dict[str, Any]) -> None:
     run = read_run(write_rows(tmp_path / "log.json", document))
-    assert {rollout.policy for group in run.groups for rollout in group.rollouts}.issubset(PROMPTS_OF)
+    assert {rollout.policy for group in run.groups for rollout in group.rollouts}.issubset(PROMPTS)
     assert len({(group.prompt_id, group.rollouts[0].policy) for group in run.groups}) == len(run.groups)
     assert len({group.size for group in run.groups}) == 1
 
@@ -162,7 +162,7 @@ def test_what_is_the_same_throughout_a_long_list_tells_policies_apart(tmp_path: 
 
 @pytest.mark.parametrize("key", ["results", "lists"])
 def test_the_failures_among_all_are_no_policy(tmp_path: Path, key: str) -> None:
-    lists = {"all": COUNTS_OF["base"], "failed": [row for row in COUNTS_OF["base"] if row["c"] == 0]}
+    lists = {"all": COUNTS["base"], "failed": [row for row in COUNTS["base"] if row["c"] == 0]}
     (tmp_path / "log.json").write_text(json.dumps({key: lists} if key == "results" else lists))
     assert [group.size for group in read_run(tmp_path / "log.json").groups] == [2] * 8
 
@@ -255,9 +255,9 @@ def test_rollouts_within_rows_are_columns_as_the_row_reader_has_them(
     for step in range(1, 7):
         inner = [{"prompt": f"q{i // 2}", "completion": f"{step}{i}", "reward": i % 3 / 2} for i in range(6)]
         inner[1] |= flaw if step == 4 else {}
-        by_key = {key: [of_rollout | {"completion": key} for of_rollout in inner] for key in "ab"}
+        by_key = {key: [rollout | {"completion": key} for rollout in inner] for key in "ab"}
         if kind == "batch":
-            lists = {f"{name}s": [of_rollout[name] for of_rollout in inner] for name in inner[0]}
+            lists = {f"{name}s": [rollout[name] for rollout in inner] for name in inner[0]}
             rows.append({"step": step, "loss": 0.5, **lists})
         else:
             rows.append({"step": step, "loss": 0.5, "rollouts": inner if kind == "list" else by_key})

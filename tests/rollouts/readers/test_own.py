@@ -29,7 +29,7 @@ from tests.rollouts.readers.lines import refusal, refused, write_lines, write_ro
 from tests.rollouts.test_run_folder import MANIFEST
 
 LOGS = Path(__file__).resolve().parents[3] / "fixtures/logs"
-OF_STEPS = ("areal", "art", "open_instruct", "relax", "rllm", "roll", "slime", "tinker", "trl", "miles")
+STEPPED_LOGS = ("areal", "art", "open_instruct", "relax", "rllm", "roll", "slime", "tinker", "trl", "miles")
 """Samples of formats with a file a step or an episode, each of which is a log of its own."""
 
 
@@ -80,7 +80,7 @@ def test_one_part_is_the_log(tmp_path: Path, log: str) -> None:
     assert_is_the_log(parts_of([LOGS / log], tmp_path), LOGS / log)
 
 
-@pytest.mark.parametrize("log", OF_STEPS)
+@pytest.mark.parametrize("log", STEPPED_LOGS)
 def test_a_part_a_file_is_the_log(tmp_path: Path, log: str) -> None:
     files = [file for file in read_run(LOGS / log, rewards_only=True).source.files if "trainer_state" not in file]
     assert len(files) > 1

@@ -332,15 +332,15 @@ def test_a_verdict_in_words_is_named_before_one_that_never_differs(tmp_path: Pat
 
 
 @pytest.mark.parametrize("outer", [{}, {"wrong": [{"gt": "0"}]}, {"mean": {"score": 0.5}, "wrong": []}])
-@pytest.mark.parametrize("of_prompt", ["problem_text", "row_idx"])
+@pytest.mark.parametrize("prompt", ["problem_text", "row_idx"])
 def test_a_number_in_the_list_of_a_document_is_named_with_what_tells_prompts_apart(
-    tmp_path: Path, of_prompt: str, outer: dict[str, Any]
+    tmp_path: Path, prompt: str, outer: dict[str, Any]
 ) -> None:
-    rows = [{"kind": "x", of_prompt: f"p{index}", "label": str(index), "judged_score": index % 2} for index in range(4)]
+    rows = [{"kind": "x", prompt: f"p{index}", "label": str(index), "judged_score": index % 2} for index in range(4)]
     (path := tmp_path / "a.json").write_text(json.dumps({**outer, "per_item": rows}))
     hint = refusal(path, "is not a log that gradscope knows")
     named = shlex.split(hint.partition("as in ")[2].replace(",", " "))
-    assert named[:4] == ["--reward-column", "judged_score", "--prompt-column", of_prompt]
+    assert named[:4] == ["--reward-column", "judged_score", "--prompt-column", prompt]
     run = read_run(path, naming(reward=named[1], prompt=named[3]))
     assert [group.rewards for group in run.groups] == [(0,), (1,)] * 2
 

@@ -69,8 +69,8 @@ def test_lines_that_cannot_be_read_are_lost(
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "x": 1}' + "\n".join(lines))
     read = metric_lines([tmp_path / "metrics.jsonl"], {}, quarantine := QuarantineLog())
     assert read == {step: {"x": 1.0} for step in steps}
-    told = quarantine.result().lost
-    assert not told if lost is None else re.fullmatch(lost, told[-1])
+    sentences = quarantine.result().lost
+    assert not sentences if lost is None else re.fullmatch(lost, sentences[-1])
 
 
 EVENTS = record(scalar(1, b"a/b", 0.5)) + record(scalar(2, b"a/b", 2.0))

@@ -96,13 +96,13 @@ def test_older_details_of_lighteval_have_a_row_for_each_set_of_metrics(tmp_path:
         for index, metrics in enumerate(scores)
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_a.parquet")
-    of_four = ((1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 0.0, 0.0), (1.0, 1.0, 1.0, 0.0))
-    for named, rewards in ((None, ((0.0,), (1.0,), (1.0,))), ("pass@1:4_samples", of_four)):
+    rewards_of_four = ((1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 0.0, 0.0), (1.0, 1.0, 1.0, 0.0))
+    for named, rewards in ((None, ((0.0,), (1.0,), (1.0,))), ("pass@1:4_samples", rewards_of_four)):
         run = read_run(tmp_path, naming(reward=named))
         assert run.source.format == "lighteval"
         complete = [group for group in run.groups if None not in group.rewards]
         assert [(group.rollouts[0].prompt, group.rewards) for group in complete] == [
-            (f"q{index}", of_prompt) for index, of_prompt in enumerate(rewards)
+            (f"q{index}", group_rewards) for index, group_rewards in enumerate(rewards)
         ]
         assert set_aside(run) == {"the reward is missing": 3}
         assert "A document has one score" in run.source.missing[0]
@@ -123,12 +123,12 @@ def test_a_share_of_the_responses_counts_as_samples(tmp_path: Path, harness: str
         cells = {"filter": "none", "resps": [texts], "metrics": [score]}
         write_lines(
             tmp_path / "samples_a.jsonl",
-            *({"doc_id": f"{index}", "doc": {}, score: of_doc} | cells for index, of_doc in enumerate(shares)),
+            *({"doc_id": f"{index}", "doc": {}, score: share} | cells for index, share in enumerate(shares)),
         )
     else:
         rows = [
-            {"doc": {"id": f"{index}", "task_name": "t"}, "model_response": {"text": texts}, "metric": {score: of_doc}}
-            for index, of_doc in enumerate(shares)
+            {"doc": {"id": f"{index}", "task_name": "t"}, "model_response": {"text": texts}, "metric": {score: share}}
+            for index, share in enumerate(shares)
         ]
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_a.parquet")
     run = read_run(tmp_path)

@@ -254,8 +254,8 @@ def test_what_a_policy_lists_are_its_prompts_and_with_numbers_for_ids_its_sample
         return {"tests": [{"id": name} for name in ids], "runs": [{"model": m, "samples": verdicts} for m in "ab"]}
 
     run = read(tmp_path, runs("t1", "t2", "t3"))
-    of_groups = [(group.group_id, group.prompt_id, *group.rewards) for group in run.groups]
-    assert of_groups[2:4] == [("a/t3", "t3", 0.0), ("b/t1", "t1", 1.0)]
+    named = [(group.group_id, group.prompt_id, *group.rewards) for group in run.groups]
+    assert named[2:4] == [("a/t3", "t3", 0.0), ("b/t1", "t1", 1.0)]
     assert [group.rewards for group in read(tmp_path, runs(0, 1)).groups] == [(1.0, 0.0)] * 2
 
 
@@ -277,19 +277,19 @@ def test_objects_with_right_answers_of_their_own_are_no_samples_of_one_prompt(tm
 @pytest.mark.parametrize("name", ["items", "details", "per_item"])
 @pytest.mark.parametrize("counts", [("n", "n_correct"), ("total", "correct")])
 def test_items_win_over_totals_beside_them(tmp_path: Path, name: str, counts: tuple[str, str]) -> None:
-    def of_split(i: int) -> dict[str, Any]:
+    def split(i: int) -> dict[str, Any]:
         listed = [{"idx": n, "correct": n < i, "sha256": f"{i}{n}"} for n in range(3)]
         return {**dict(zip(counts, (3, i), strict=True)), "relaxed_accuracy": i / 3, name: listed}
 
     document = {
         "model": "m",
-        "splits": {"human": of_split(1), "made": of_split(2)},
+        "splits": {"human": split(1), "made": split(2)},
         "overall": {"n": 6, "n_correct": 3},
     }
     run = read_run(write_lines(tmp_path / "a.json", document))
     assert [group.rewards for group in run.groups] == [(1,), (0,), (0,), (1,), (1,), (0,)]
-    of_problems = {f"p{i}": {"n": 3, "c": i, "samples": of_split(i)[name]} for i in (1, 2)}
-    run = read_run(write_lines(tmp_path / "a.json", {"problems": of_problems}))
+    problems = {f"p{i}": {"n": 3, "c": i, "samples": split(i)[name]} for i in (1, 2)}
+    run = read_run(write_lines(tmp_path / "a.json", {"problems": problems}))
     assert [group.rewards for group in run.groups] == [(1, 0, 0), (1, 1, 0)]  # numbered samples of as many prompts
     document["overall"] |= {"n": 60}  # of which these are examples
     refusal(write_lines(tmp_path / "a.json", document), "totals of evaluations")
@@ -395,10 +395,10 @@ def test_the_one_list_of_samples_in_a_document_is_read(
     tmp_path: Path, document: dict[str, Any], options: dict[str, Any], rewards: dict[str, list[float]]
 ) -> None:
     run = read(tmp_path, document, **options)
-    of_prompts: dict[str, list[float | None]] = {}
+    by_prompt: dict[str, list[float | None]] = {}
     for group in run.groups:
-        of_prompts.setdefault(group.rollouts[0].prompt, []).extend(group.rewards)
-    assert of_prompts == rewards
+        by_prompt.setdefault(group.rollouts[0].prompt, []).extend(group.rewards)
+    assert by_prompt == rewards
     assert "of a document" in run.source.recognized
 
 
@@ -439,8 +439,8 @@ def test_numbered_results_under_the_keys_of_settings_are_no_samples_of_one_promp
     numbered = [{"id": index, "response": "4", "correct": index > 1} for index in range(3)]
     with pytest.raises(InputError, match="rows lie below the keys 'greedy'"):
         read(tmp_path, {key: {"base": {name: numbered}, "tuned": {name: numbered}} for key in ("greedy", "sampled")})
-    of_one = {"a": {"samples": numbered}, "b": {"samples": numbered}}
-    assert [group.rewards for group in read(tmp_path, of_one).groups] == [(0, 0, 1)] * 2
+    documents = {"a": {"samples": numbered}, "b": {"samples": numbered}}
+    assert [group.rewards for group in read(tmp_path, documents).groups] == [(0, 0, 1)] * 2
 
 
 @pytest.mark.parametrize(
@@ -653,13 +653,13 @@ def test_criteria_of_one_response_are_not_its_samples(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["steps", "turns", "trajectory", "messages", "tool_calls"])
 @pytest.mark.parametrize(
-    ("of_policy", "cells"), [({}, {}), ({"policy": "a"}, {"messages": [{"role": "user", "content": "x"}]})]
+    ("policy", "cells"), [({}, {}), ({"policy": "a"}, {"messages": [{"role": "user", "content": "x"}]})]
 )
 def test_turns_of_an_episode_are_not_its_samples(
-    name: str, of_policy: dict[str, Any], cells: dict[str, Any], tmp_path: Path
+    name: str, policy: dict[str, Any], cells: dict[str, Any], tmp_path: Path
 ) -> None:
     turns = [{"step": turn, "action": "go", "reward": 0.1 * turn, "success": True, **cells} for turn in (1, 2, 3)]
-    rows = [{"task_id": "t", "total_reward": reward, "solved": 1, name: turns} | of_policy for reward in (1.0, 0.0)]
+    rows = [{"task_id": "t", "total_reward": reward, "solved": 1, name: turns} | policy for reward in (1.0, 0.0)]
     assert [group.rewards for group in read(tmp_path, *rows).groups] == [(1.0, 0.0)]
     named = read(tmp_path, *rows, columns=ColumnNames(reward="solved"))
     assert [group.rewards for group in named.groups] == [(1.0, 1.0)]
@@ -781,7 +781,7 @@ def policies_of(path: Path) -> tuple[tuple[str, ...], int, set[int]]:
 
 _VERDICTS = {f"t{i}": [1, 0, i % 2, 0] for i in range(10)}
 _BY_NUMBER = {str(i): [1, 0, i % 2, 0] for i in range(10)}
-_OF_PROMPT = [{"id": i, "completions": list("abcd"), "correct": [1, 0, i % 2, 0]} for i in range(10)]
+_PROMPTS = [{"id": i, "completions": list("abcd"), "correct": [1, 0, i % 2, 0]} for i in range(10)]
 
 
 @pytest.mark.parametrize(
@@ -792,7 +792,7 @@ _OF_PROMPT = [{"id": i, "completions": list("abcd"), "correct": [1, 0, i % 2, 0]
         lambda names: {name: {k: {"texts": ["?"] * 4, "correct": c} for k, c in _VERDICTS.items()} for name in names},
         lambda names: {key: {name: {"n": 4, "c": 2} for name in names} for key in _VERDICTS},
         lambda names: [{"id": key} | {name: {"n": 4, "c": 2} for name in names} for key in _BY_NUMBER],
-        *(lambda names, key=key: [{key: name, "results": _OF_PROMPT} for name in names] for key in ("model", "name")),
+        *(lambda names, key=key: [{key: name, "results": _PROMPTS} for name in names] for key in ("model", "name")),
         lambda names: {name: {"per_question_correct": [1, 2] * 5, "n_samples": 4} for name in names},
         lambda names: {name: {"correct_counts": [1, 2] * 5} for name in names} | {"about": {"n_samples": 4}},
         lambda names: {"num_samples": 4, "of": {name: {"n_correct": [1, 2] * 5} for name in names}},
@@ -815,9 +815,9 @@ def test_samples_under_the_names_of_policies_are_theirs(under: Any, tmp_path: Pa
 def test_benchmarks_of_the_same_numbers_are_kept_apart(make: Callable[[Any], Any], tmp_path: Path) -> None:
     document = {"aime": make([0, 1, 0, 0]), "math": make([1, 1, 0, 1])}
     assert policies_of(write_rows(tmp_path / "a.json", document)) == ((), 20, {4})
-    rows = [{"benchmark": name, "results": _OF_PROMPT} for name in ("aime", "math")]
+    rows = [{"benchmark": name, "results": _PROMPTS} for name in ("aime", "math")]
     assert policies_of(write_rows(tmp_path / "b.json", rows)) == ((), 20, {4})
-    failed = {"all": _OF_PROMPT, "failures": _OF_PROMPT[:2]}
+    failed = {"all": _PROMPTS, "failures": _PROMPTS[:2]}
     assert policies_of(write_rows(tmp_path / "c.json", failed)) == ((), 10, {4})
 
 

@@ -51,10 +51,6 @@ def test_counts_that_cannot_be_say_so(counts: tuple[Any, Any]) -> None:
     assert samples_of({"n": counts[0], "c": counts[1]}) == "n and c are not counts with 0 <= c <= n and n >= 1"
 
 
-def test_the_numbers_of_many_tokens_are_no_counts() -> None:
-    assert samples_of({chr(97 + index): 40 - index for index in range(26)} | {"n": 9, "c": 3}) is None
-
-
 def test_one_policy_a_key_is_a_sample_of_each() -> None:
     samples = shape({"id": 1, "big": {"output": "4", "correct": True}, "small": {"output": "5", "correct": False}})
     assert samples.shape == "one sample of each of 2 policies (big, small)"
@@ -75,6 +71,7 @@ def test_one_policy_a_key_is_a_sample_of_each() -> None:
         {"prompt": "q", "n": 3, "correct": True},
         {"prompt": "q", "n": 3, "passed": [True, False]},
         *({}, {"reward": 1.0}, {"text": ["a"]}, {"score": "high"}),  # of another shape
+        {chr(97 + index): 40 - index for index in range(26)} | {"n": 9, "c": 3},  # numbers of many tokens, no counts
     ],
 )
 def test_a_list_without_as_many_responses_is_no_list_of_samples(row: dict[str, Any]) -> None:
@@ -141,9 +138,9 @@ def test_a_list_with_one_response_is_none_of_samples_even_if_it_is_named(name: s
     ],
 )
 def test_numbered_columns_are_the_samples_of_a_prompt(row: dict[str, Any], lists: list[Any]) -> None:
-    written, of_samples = with_lists(row)
+    written, lists_of_samples = with_lists(row)
     assert written["correct"] == lists
-    assert "correct" in of_samples
+    assert "correct" in lists_of_samples
 
 
 @pytest.mark.parametrize(

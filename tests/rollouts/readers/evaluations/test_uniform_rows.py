@@ -31,9 +31,9 @@ def test_rows_that_are_alike_are_read_at_once_as_each_by_itself(change: dict[str
     by_row = [next(samples._prompts_of(row, index, "", columns)) for index, row in enumerate(rows)]
     listed = [{name: cell for name, cell in row.items() if not isinstance(cell, list)} for row in rows]
     keys = {"response": "responses", "reward": "rewards", "lengths": "lengths"}
-    for row, of_row in zip(rows, listed, strict=True):
+    for row, outer in zip(rows, listed, strict=True):
         cells = zip(*(row[name] for name in keys.values()), strict=True)
-        of_row["rollouts"] = [dict(zip(keys, of_sample, strict=True)) for of_sample in cells]
+        outer["rollouts"] = [dict(zip(keys, values, strict=True)) for values in cells]
     objects = [next(samples._prompts_of(row, index, "", columns)) for index, row in enumerate(listed)]
     for at_once, one_by_one in ((rows, by_row), (listed, objects)):
         pair = uniform_prompts(at_once, columns), one_by_one
@@ -114,15 +114,13 @@ def test_files_alike_are_read_without_responses_as_json_lines_are(
     rows: list[dict[str, Any]], names: tuple[str, ...], tmp_path: Path
 ) -> None:
     path = _write(tmp_path, *rows)
-    of_log = LogColumns(
-        named=ColumnNames(), step="step" if "step" in rows[0] else None, benchmark=None, rewards=REWARDS
-    )
-    columns = uniform_table(path, of_log)
+    log = LogColumns(named=ColumnNames(), step="step" if "step" in rows[0] else None, benchmark=None, rewards=REWARDS)
+    columns = uniform_table(path, log)
     assert columns is not None
     assert columns.names == names
     write_lines(tmp_path / "log.jsonl", *rows)
-    of_lines = read_run(tmp_path / "log.jsonl", rewards_only=True)
-    assert _shown(read_run(path, rewards_only=True)) == _shown(of_lines)
+    by_line = read_run(tmp_path / "log.jsonl", rewards_only=True)
+    assert _shown(read_run(path, rewards_only=True)) == _shown(by_line)
 
 
 @pytest.mark.parametrize("form", ["plain", "with a null", "unlike"])
@@ -149,32 +147,23 @@ def test_lists_of_how_samples_ended_of_another_length_are_none(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "cells",
+    "rows",
     [
-        {"prompts": ["a", "b"]},
-        {"messages": [{"role": "user", "content": "?"}]},
-        {"samples": [{"reward": 1.0, "response": "x"}]},
-        {"dataset": "aime"},
-        {"format": [1.0]},
-        {"scores": [[1.0], [0.0]]},
+        _rows(prompts=["a", "b"]),
+        _rows(messages=[{"role": "user", "content": "?"}]),
+        _rows(samples=[{"reward": 1.0, "response": "x"}]),
+        _rows(dataset="aime"),
+        _rows(format=[1.0]),
+        _rows(scores=[[1.0], [0.0]]),
+        [*_rows(), ROW | {"responses": ["x", "y", "z"]}],
+        [*_rows(), ROW | {"responses": ["x", None]}],
+        [*_rows(), ROW | {"rewards": [1.0, None]}],
+        [*_rows(), ROW | {"rewards": None, "responses": None}],
+        [*_rows(), ROW | {"rewards": [], "responses": []}],
     ],
 )
-def test_files_with_other_columns_are_read_in_full(cells: dict[str, Any], tmp_path: Path) -> None:
-    assert uniform_table(_write(tmp_path, *_rows(**cells)), COLUMNS) is None
-
-
-@pytest.mark.parametrize(
-    "cells",
-    [
-        {"responses": ["x", "y", "z"]},
-        {"responses": ["x", None]},
-        {"rewards": [1.0, None]},
-        {"rewards": None, "responses": None},
-        {"rewards": [], "responses": []},
-    ],
-)
-def test_files_with_other_lists_in_a_row_are_read_in_full(cells: dict[str, Any], tmp_path: Path) -> None:
-    assert uniform_table(_write(tmp_path, *_rows(), {**ROW, **cells}), COLUMNS) is None
+def test_files_with_other_columns_or_lists_are_read_in_full(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    assert uniform_table(_write(tmp_path, *rows), COLUMNS) is None
 
 
 def test_a_named_column_or_a_step_that_the_file_lacks_is_read_in_full(tmp_path: Path) -> None:
@@ -194,5 +183,5 @@ def test_odd_rows_are_set_aside_as_those_of_json_lines(flaw: dict[str, Any], tmp
     path = _write(tmp_path, *rows)
     assert uniform_table(path, COLUMNS) is not None
     write_lines(tmp_path / "log.jsonl", *rows)
-    of_lines = read_run(tmp_path / "log.jsonl", rewards_only=True)
-    assert _shown(read_run(path, rewards_only=True)) == _shown(of_lines)
+    by_line = read_run(tmp_path / "log.jsonl", rewards_only=True)
+    assert _shown(read_run(path, rewards_only=True)) == _shown(by_line)

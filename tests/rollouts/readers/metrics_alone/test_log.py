@@ -471,12 +471,12 @@ def test_runs_with_a_file_each_are_offered_side_by_side(tmp_path: Path) -> None:
     assert hint == f"Choose one: --metric-run 1; side by side: gradscope report {tmp_path}/*"
 
 
-@pytest.mark.parametrize("of_folder", [False, True])
-def test_what_a_logger_wrote_has_nothing_but_metrics(of_folder: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_what_a_logger_wrote_has_nothing_but_metrics(is_folder: bool, tmp_path: Path) -> None:
     file = tmp_path / "events.out.tfevents.1.a"
     tags = (b"Performance/eval_rate", b"Performance/x")
     file.write_bytes(b"".join(record(scalar(step, tag, step)) for step in (1, 2) for tag in tags))
-    hint = refused(r"names of its own: Performance/eval_rate, Performance/x\.", read, tmp_path if of_folder else file)
+    hint = refused(r"names of its own: Performance/eval_rate, Performance/x\.", read, tmp_path if is_folder else file)
     assert hint == "If one is the mean reward, name it: --metric-column reward=Performance/eval_rate"
     assert read(tmp_path, metric_columns=["reward=Performance/x"]).metrics[2]["reward"] == 2.0
 
@@ -522,13 +522,13 @@ def test_a_dictionary_that_was_written_as_text_is_read(name: str, suffix: str, t
     )
 
 
-@pytest.mark.parametrize(("names", "is_said"), [(("a.log",), False), (("a.log", "b.log", "c.txt"), True)])
-def test_consoles_of_other_runs_beside_a_table_are_named(names: tuple[str, ...], is_said: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("names", "is_listed"), [(("a.log",), False), (("a.log", "b.log", "c.txt"), True)])
+def test_consoles_of_other_runs_are_named(names: tuple[str, ...], is_listed: bool, tmp_path: Path) -> None:
     write_rows(tmp_path / "of_one.csv", [{"step": index, "reward": index} for index in range(3)])
     for name in names:
         (tmp_path / name).write_text("".join(f"{{'loss': 0.5, 'reward': {index}}}\n" for index in range(4)))
-    said = "Not read: a.log, b.log, ... beside of_one.csv; name one, or several for gradscope report."
-    assert (said in read(tmp_path).source.missing) == is_said
+    sentence = "Not read: a.log, b.log, ... beside of_one.csv; name one, or several for gradscope report."
+    assert (sentence in read(tmp_path).source.missing) == is_listed
 
 
 def test_samples_of_steps_in_no_order_that_have_an_id_each_are_no_metrics(tmp_path: Path) -> None:

@@ -42,18 +42,18 @@ def test_ids_are_named_alike_however_they_are_spaced() -> None:
 
 @pytest.mark.parametrize("strange", [b"null", b"[-1]", b"[[1],[2]]", b"3", b"[1,\n2]"])
 def test_lists_of_many_rows_are_counted_as_each_alone(strange: bytes) -> None:
-    simple, of_ids = [b"[]", b"[ ]", b"[7]", b"[1, 20,3]"], partial(json_text.flat_length, cells=json_text.ID_CELLS)
+    simple, count_ids = [b"[]", b"[ ]", b"[7]", b"[1, 20,3]"], partial(json_text.flat_length, cells=json_text.ID_CELLS)
     for texts in (simple, [*simple, strange], [strange], []):
         rows = list(map(Raw, texts))
         lines = [text.replace(b"\n", b" ") for text in texts]
         lengths, ids = (
             [json_text.NULL if text == b"null" else name(text) for text in lines]
-            for name in (json_text.flat_length, of_ids)
+            for name in (json_text.flat_length, count_ids)
         )
         assert json_text.nums_ids(rows).tolist() == ids
         assert json_text.flat_lengths(rows).tolist() == lengths
         nested = [Raw(b"[%b]" % text) for text in texts]
-        assert json_text.nums_ids(nested, depth=2).tolist() == list(map(of_ids, lines))
+        assert json_text.nums_ids(nested, depth=2).tolist() == list(map(count_ids, lines))
     for text in (b"[[7], 8]", b"[8, [7]]", b"[[7], [8]]", b"[7, 8]"):
         assert json_text.flat_lengths([Raw(text), Raw(b"[[7, 8]]")], depth=2).tolist() == [-1, 2]
     assert json_text.nums_ids([[1, 2], None, "1", UNSET]).tolist() == [2, json_text.NULL, -1, json_text.NULL]

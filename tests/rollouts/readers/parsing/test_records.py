@@ -107,9 +107,9 @@ def test_repeated_steps_are_reported(tmp_path: Path, steps: tuple[int, ...], exp
 
 
 def test_steps_of_any_size_and_samples_with_ids_are_not_logged_twice(tmp_path: Path) -> None:
-    of_any_size = [row(step=step, group_id=f"{index}") for step in range(9) for index in range(3 + step)]
+    uneven = [row(step=step, group_id=f"{index}") for step in range(9) for index in range(3 + step)]
     with_ids = [row(step=step, group_id="a", sample_idx=index) for step in (1, 2, 3, 2, 3, 4) for index in range(3)]
-    for rows in (of_any_size, with_ids):
+    for rows in (uneven, with_ids):
         assert "logged twice" not in str(read(tmp_path, *rows).source.inferred)
 
 

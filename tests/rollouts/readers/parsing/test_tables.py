@@ -334,7 +334,7 @@ def test_a_metric_that_is_not_finite_is_so_at_its_step_alone(layout: str, tmp_pa
     }
     (tmp_path / "trainer_state.json").write_text(json.dumps(documents[layout], indent=1))
     metrics = read_run(tmp_path / "trainer_state.json", metrics_alone=True).metrics
-    assert [step for step, of_step in metrics.items() if not math.isfinite(of_step["loss"])] == [3]
+    assert [step for step, values in metrics.items() if not math.isfinite(values["loss"])] == [3]
     assert len(metrics) == 20
 
 

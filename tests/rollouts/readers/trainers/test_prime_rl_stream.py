@@ -118,9 +118,9 @@ def test_damaged_annotations_give_the_same_steps_whether_or_not_all_are_stored(t
     for seed in range(20):
         lines = [mutated(rows, 2 * seed + index, nested=("info", "ship")) for index in range(1 + seed % 2)]
         files = [write_lines(tmp_path / f"{seed}-{index}.jsonl", *damaged) for index, damaged in enumerate(lines)]
-        asides = QuarantineLog(), QuarantineLog()
-        full, steps = (read_annotations(files, aside, is_whole=not index) for index, aside in enumerate(asides))
-        assert asides[0].result() == asides[1].result()
+        quarantines = QuarantineLog(), QuarantineLog()
+        full, steps = (read_annotations(files, aside, is_whole=not index) for index, aside in enumerate(quarantines))
+        assert quarantines[0].result() == quarantines[1].result()
         assert full.trained_again == steps.trained_again
         wanted = full.records_of(names := (*NAMES, "nobody"), [None] * len(names))[0]
         np.testing.assert_array_equal(steps.records_of(names, [None] * len(names))[0], wanted)

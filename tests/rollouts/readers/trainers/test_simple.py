@@ -189,14 +189,14 @@ def test_a_line_is_a_step_of_several_groups() -> None:
     assert [group.rewards for group in single.groups] == [(1.0, 1.0), (0.0, 1.0)]
 
 
-def of_agent(group: int, reward: Any) -> str:
+def agent_line(group: int, reward: Any) -> str:
     info = {"tag": "swe", "group_id": group, "episode_id": 2, "seed": 7, "env_id": 9}
     return json.dumps({"env_info": info, "reward_info": {"episode_reward": reward, "step_rewards": [0.0]}})
 
 
 def test_episodes_of_rolls_agents_are_grouped_by_their_environments(tmp_path: Path) -> None:
     talk = [{"role": "user", "content": "mend it"}, {"role": "assistant", "content": "done"}]
-    data = [of_agent(0, 1.0), of_agent(0, 0.0), of_agent(1, 0.5), of_agent(1, None), "{}", "no JSON"]
+    data = [agent_line(0, 1.0), agent_line(0, 0.0), agent_line(1, 0.5), agent_line(1, None), "{}", "no JSON"]
     row = {"global_step": [3] * 6, "trajectory_data": data, "messages": [json.dumps(talk)] * 6, "exp_name": ["e"] * 6}
     run = read(tmp_path, row, {**row, "messages": []}, {**row, "global_step": [3]})
     assert (run.source.format, run.steps) == ("roll-agentic", (3,))

@@ -84,7 +84,7 @@ def test_a_log_on_tensorboard_alone_is_the_trainers_log(tmp_path: Path) -> None:
     )
     (tmp_path / "runs" / "now").mkdir(parents=True)
     file = tmp_path / "runs" / "now" / "events.out.tfevents.1.host"
-    file.write_bytes(b"".join(record(scalar(*of_tag)) for of_tag in tags))
+    file.write_bytes(b"".join(record(scalar(*values)) for values in tags))
     run = read_run(tmp_path)
     assert run.steps == (1,)  # the table of step 2 is of the evaluation
     assert run.metrics == {1: {"reward": 0.25, "grad_norm": 1.5}, 2: {"reward": 0.5}}
