@@ -31,7 +31,7 @@ _INDEX = "index.json"
 _MAX_BYTES_OF_UNKNOWN_SIZE = 4 << 30  # bytes that are copied of a file whose size the server does not report
 _MAX_GROWTH = 256 << 20
 """How much more than twice its size a file may have by the time that it is copied: a log that is being written."""
-_STAND_IN = b"gradscope keeps the name of this file and did not copy it\n"
+_PLACEHOLDER = b"gradscope keeps the name of this file and did not copy it\n"
 
 
 class Mirror(Struct, kw_only=True):
@@ -81,8 +81,8 @@ class Mirror(Struct, kw_only=True):
                 case "awaited" if not self._is_fresh(entry):
                     file.unlink(missing_ok=True)
                     listings.awaited_mark(file).touch()
-                case "never" if not file.is_file() or file.stat().st_size != len(_STAND_IN):
-                    file.write_bytes(_STAND_IN)  # without a look at the other hundred thousand names
+                case "never" if not file.is_file() or file.stat().st_size != len(_PLACEHOLDER):
+                    file.write_bytes(_PLACEHOLDER)  # without a look at the other hundred thousand names
         self.copy(urgent)
         note_copy(self.root, self.listing.root)
 
@@ -110,7 +110,7 @@ class Mirror(Struct, kw_only=True):
         if not wanted:
             return
         count = _ByteCount(self.progress, wanted, self.listing.root)
-        with ThreadPoolExecutor(listings.AT_ONCE) as pool:
+        with ThreadPoolExecutor(listings.MAX_REQUESTS) as pool:
             jobs = [pool.submit(self._copy_one, entry, count) for entry in wanted]
             try:
                 for job in as_completed(jobs):
@@ -127,12 +127,12 @@ class Mirror(Struct, kw_only=True):
         largest = _MAX_BYTES_OF_UNKNOWN_SIZE if entry.size is None else 2 * entry.size + _MAX_GROWTH
         size_limit = listings.SizeLimit(allowed(largest), shown)
 
-        def count_both(number: int) -> None:
+        def count_bytes(number: int) -> None:
             size_limit.add(number)
             count.add(number)
 
         with partial_file(self.home / hashlib.sha256(os.fsencode(entry.name)).hexdigest()) as partial:
-            self.listing.system.get_file(entry.address, partial.name, callback=listings.byte_callback(count_both))
+            self.listing.system.get_file(entry.address, partial.name, callback=listings.byte_callback(count_bytes))
             if entry.size is not None and Path(partial.name).stat().st_size < entry.size:
                 raise InputError(f"The copy of {shown} was cut off.", hint="Run the same command again.")
             self.copied.pop(entry.name, None)
@@ -224,7 +224,7 @@ _MIRRORS: dict[Path, Mirror] = {}  # root of a copy -> the copy, of this process
 def fetched(path: str | Path, progress: ProgressCallback = no_progress) -> Path:
     """A readable path for what a user named: the path itself, or the copy of a URL, brought up to date.
 
-    Weights and tokenizers are not copied before :func:`bring_weights` asks for them. A URL begins with ``s3://``,
+    Weights and tokenizers are not copied before :func:`fetch_weights` asks for them. A URL begins with ``s3://``,
     ``gs://``, ``hf://``, ``http(s)://``, ``memory://`` or ``file://``; progress is in bytes.
 
     Raises:
@@ -251,7 +251,7 @@ def fetched(path: str | Path, progress: ProgressCallback = no_progress) -> Path:
     return mirror.path
 
 
-def bring_weights(*folders: Path | None) -> None:
+def fetch_weights(*folders: Path | None) -> None:
     """Copy the weights and tokenizers that some folders of a copy still await; other folders are left alone."""
     for folder in folders:
         files = listings.awaited_in(folder) if folder is not None and folder.is_dir() else ()

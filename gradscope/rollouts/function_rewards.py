@@ -21,8 +21,8 @@ _TOLERANCE = 1e-6  # largest residual, relative to the largest sum of absolute t
 _MAX_TERMS = 4
 _MAX_COLUMNS = 12  # columns that are tried: 12 have 793 sums of up to 4
 _ROWS = 2048  # rows that are tried first; a sum that fits them is then confirmed on all
-_AT_ONCE = 1 << 17  # rows whose sums are in memory at a time
-_ROWS_A_TERM = 8  # fewer rows a weight could fit by chance
+_BLOCK = 1 << 17  # rows whose sums are in memory at a time
+_ROWS_PER_TERM = 8  # fewer rows a weight could fit by chance
 
 
 class FunctionRewards(Struct, frozen=True, kw_only=True):
@@ -57,8 +57,8 @@ def adds_up(reward: Floats, columns: Mapping[str, Floats], weights: Mapping[str,
     """
     largest_difference, largest_scale = 0.0, 0.0
     with np.errstate(over="ignore", invalid="ignore"):  # an infinite sum is no reward
-        for start in range(0, len(reward), _AT_ONCE):
-            rows = slice(start, start + _AT_ONCE)
+        for start in range(0, len(reward), _BLOCK):
+            rows = slice(start, start + _BLOCK)
             total, scale = -reward[rows], np.zeros_like(reward[rows])
             for name, weight in weights.items():
                 term = weight * np.nan_to_num(columns[name][rows])
@@ -89,10 +89,10 @@ def reward_terms(reward: Floats, columns: Mapping[str, Floats]) -> dict[str, flo
     if len(rows):
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS).astype(np.int64))]
     names = _independent({name: np.nan_to_num(values[rows]) for name, values in columns.items()})
-    if not names or len(rows) < _ROWS_A_TERM:
+    if not names or len(rows) < _ROWS_PER_TERM:
         return None
     table = np.column_stack([np.nan_to_num(columns[name][rows]) for name in names])
-    for size in range(1, min(_MAX_TERMS, len(names), len(rows) // _ROWS_A_TERM) + 1):
+    for size in range(1, min(_MAX_TERMS, len(names), len(rows) // _ROWS_PER_TERM) + 1):
         exact = [
             {names[index]: weight for index, weight in zip(chosen, weights, strict=True)}
             for chosen, weights in _solutions(table, reward[rows], size)

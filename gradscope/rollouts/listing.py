@@ -238,7 +238,7 @@ def web_options() -> dict[str, Any]:
 
     async def redirected(session: Any, context: Any, request: Any) -> None:
         location = request.response.headers.get("Location") or request.response.headers.get("URI") or ""
-        refuse_inwards(str(request.url), str(request.url.join(type(request.url)(location))))
+        refuse_private(str(request.url), str(request.url.join(type(request.url)(location))))
 
     trace.on_request_redirect.append(redirected)
     return {
@@ -249,7 +249,7 @@ def web_options() -> dict[str, Any]:
     }
 
 
-def refuse_inwards(url: str, target: str) -> None:
+def refuse_private(url: str, target: str) -> None:
     """Refuse a redirect from outside to inside: to this machine, its network, or a cloud's metadata service.
 
     Raises:
@@ -286,7 +286,7 @@ def _proximity(host: str) -> int:
     return int(not all(ip.is_global for ip in unmapped))
 
 
-AT_ONCE = 8  # requests that are under way at a time
+MAX_REQUESTS = 8  # requests that are under way at a time
 _MAX_PAGES = 2000  # pages of links that are followed below one folder of a web server
 _MAX_PAGE = 16 << 20  # bytes of one of them
 # each stops where the next tag or quote begins, so that no page is looked at twice
@@ -364,7 +364,7 @@ def _with_sizes(system: Any, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         info = system.info(entry.address)
         return replace(entry, size=info["size"], mark=_mark(info))
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_REQUESTS) as pool:
         return tuple(pool.map(with_size, entries))
 
 

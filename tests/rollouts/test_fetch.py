@@ -14,7 +14,7 @@ from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.progress import no_progress
 from gradscope.results.envelope import build_document
 from gradscope.rollouts import fetch
-from gradscope.rollouts.fetch import awaited_note, bring_weights, fetched, in_bytes, log_extent, mirrored
+from gradscope.rollouts.fetch import awaited_note, fetch_weights, fetched, in_bytes, log_extent, mirrored
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from tests.conftest import LOGS
 from tests.rollouts.readers.lines import refused
@@ -131,7 +131,7 @@ def test_copied_bytes_are_reported_and_add_up(memory: Any) -> None:
 
 
 def test_when_one_file_fails_the_others_end(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch.listings, "AT_ONCE", 2)
+    monkeypatch.setattr(fetch.listings, "MAX_REQUESTS", 2)
     memory.pipe({f"/run/{number}.jsonl": ROW for number in range(5)})
 
     def broken(self: Any, rpath: str, lpath: str, callback: Any, **options: Any) -> None:
@@ -305,14 +305,14 @@ def test_weights_are_copied_when_a_folder_is_asked_for(memory: Any) -> None:
     memory.pipe(WEIGHTS)
     folder = fetched("memory://run")
     assert awaited_note(folder) == ("Weights and tokenizers (3 files, 2.5 kB) are copied when a step needs them.",)
-    bring_weights(folder / "checkpoint-1", None, Path("elsewhere"))
+    fetch_weights(folder / "checkpoint-1", None, Path("elsewhere"))
     assert (folder / "checkpoint-1" / "model.safetensors").read_bytes() == b"x" * 2000
     assert not (folder / "checkpoint-2" / "model.safetensors").exists()
     assert awaited_note(folder) == ("Weights and tokenizers (1 file, 500 bytes) are copied when a step needs them.",)
     memory.pipe("/run/checkpoint-1/model.safetensors", b"z" * 2000)
     fetched("memory://run")
     assert not (folder / "checkpoint-1" / "model.safetensors").exists(), "weights that changed wait again"
-    bring_weights(folder / "checkpoint-1", folder / "checkpoint-2")
+    fetch_weights(folder / "checkpoint-1", folder / "checkpoint-2")
     assert (folder / "checkpoint-1" / "model.safetensors").read_bytes() == b"z" * 2000
     assert awaited_note(folder) == awaited_note(Path("elsewhere")) == ()
 
@@ -321,7 +321,7 @@ def test_weights_that_cannot_be_had_say_so(memory: Any) -> None:
     memory.pipe(WEIGHTS)
     folder = fetched("memory://run")
     memory.rm("/run", recursive=True)
-    refused("There is nothing at memory://run", bring_weights, folder / "checkpoint-1")
+    refused("There is nothing at memory://run", fetch_weights, folder / "checkpoint-1")
 
 
 def test_the_extent_of_a_url_changes_with_what_is_written(memory: Any) -> None:

@@ -198,9 +198,9 @@ def addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("addresses")
 def test_no_redirect_leads_inwards(url: str, target: str, followed: bool) -> None:
     if followed:
-        listing.refuse_inwards(url, target)
+        listing.refuse_private(url, target)
         return
-    refused("which is no place for a log from there", listing.refuse_inwards, url, target)
+    refused("which is no place for a log from there", listing.refuse_private, url, target)
 
 
 def test_an_answer_has_an_end() -> None:

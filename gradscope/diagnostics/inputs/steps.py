@@ -27,7 +27,7 @@ from gradscope.progress import NoticeCallback, ProgressCallback, no_progress, pa
 from gradscope.reason import Reason
 from gradscope.results.envelope import sha256_of
 from gradscope.results.source import Source
-from gradscope.rollouts.fetch import bring_weights
+from gradscope.rollouts.fetch import fetch_weights
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.say import steps_beside
@@ -93,7 +93,7 @@ def _digests(run: Run, step: int, also: Sequence[WeightsRef]) -> Iterator[tuple[
     weights = [of for of in (run.weights_before(step), run.weights_before(1), *also) if of is not None]
     folders = [str(folder) for of in weights for folder in (of.path, of.base) if folder]
     for folder in dict.fromkeys([*folders, *([str(run.tokenizer)] if run.tokenizer else [])]):
-        bring_weights(Path(folder))
+        fetch_weights(Path(folder))
         yield folder, ""
         for file in sorted(Path(folder).glob("*")) if Path(folder).is_dir() else ():
             if file.suffix in _SUFFIXES and file.is_file():

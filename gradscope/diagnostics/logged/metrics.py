@@ -67,7 +67,7 @@ def common_metrics(run: Run) -> StepMetrics:
     """What a run's trainer logged, also under its common names, as that of metrics alone is."""
     if run.source.kind == "metrics" or not len(run.step_metrics):
         return run.step_metrics
-    naming, _ = naming_of(run.step_metrics.columns, {}).held_against(run.step_metrics)
+    naming, _ = naming_of(run.step_metrics.columns, {}).checked_against(run.step_metrics)
     return naming.apply(run.step_metrics)
 
 

@@ -21,7 +21,7 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import allowed, in_mib, raise_limits, require_regular
 from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.outside.rules import FLAG, TEXT, TEXTS, FieldRule, integer_between, is_finite, require_fields
-from gradscope.rollouts.fetch import bring_weights
+from gradscope.rollouts.fetch import fetch_weights
 from gradscope.rollouts.run_folder import is_whole
 
 _REFUSED = (
@@ -244,7 +244,7 @@ def load_tokenizer(folders: Sequence[Path]) -> Any:
         InputError: There are tokenizers, and none loads.
     """
     failed: InputError | None = None
-    bring_weights(*folders)
+    fetch_weights(*folders)
     for folder in dict.fromkeys(folders):
         if not any((folder / name).is_file() for name in ("tokenizer.json", _TOKENIZER_CONFIG)):
             continue

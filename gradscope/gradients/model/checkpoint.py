@@ -34,7 +34,7 @@ from gradscope.gradients.model import checked
 from gradscope.gradients.model.sharding import call_as_module, local_tensor, settle, sharding_arguments
 from gradscope.gradients.processes import num_connected, true_in_all_processes
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.rollouts.fetch import bring_weights
+from gradscope.rollouts.fetch import fetch_weights
 from gradscope.rollouts.run import WeightsRef
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
@@ -115,7 +115,7 @@ def load_model(source: Path | str, dtype: torch.dtype | None, *, may_ask: bool =
         InputError: There is no model, it is not in safetensors, or its configuration is none of its tensors.
     """
     folder = Path(source)
-    bring_weights(folder)
+    fetch_weights(folder)
     if folder.is_dir():
         checked.require_readable(folder)
         _require_safetensors(folder)
@@ -298,7 +298,7 @@ def tensor_dtypes(weights: WeightsRef) -> dict[str, str]:
     """
     folder = Path(weights.base or "") if weights.kind == "adapter" else weights.path
     dtypes: dict[str, str] = {}
-    bring_weights(folder)
+    fetch_weights(folder)
     for file in sorted(folder.glob("*.safetensors")):
         with checked.open_safetensors(file) as tensors:
             dtypes |= {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
@@ -371,7 +371,7 @@ def _adapter_config(folder: Path) -> PeftConfig:
 
 def _adapter_tensors(folder: Path) -> dict[str, torch.Tensor]:
     path = folder / _ADAPTER
-    bring_weights(folder)
+    fetch_weights(folder)
     if not path.is_file():
         _require_safetensors(folder)
         raise InputError(f"{folder} has no {_ADAPTER}.", hint="Save it again with save_pretrained().")
@@ -456,7 +456,7 @@ def changed_in_bfloat16(before: Array, after: Array) -> float:
 def _matrices(folder: Path) -> dict[str, Callable[[], Array]]:
     """Readers of the two-dimensional tensors of a folder, by their names."""
     readers: dict[str, Callable[[], Array]] = {}
-    bring_weights(folder)
+    fetch_weights(folder)
     for file in sorted(folder.glob("*.safetensors")):
         with checked.open_safetensors(file) as tensors:
             names = [name for name in tensors.keys() if len(tensors.get_slice(name).get_shape()) == 2]  # noqa: SIM118

@@ -92,7 +92,7 @@ _AGGREGATES = re.compile(
     r"reward[_/]|(mean|avg|average|median|max|min|best|peak|top|std|sum|group|batch|baseline|expected|(last|first)_?\d*)_"
 )
 """Rewards by their names that are none of a rollout alone: of reward functions, or of several rollouts."""
-INSTEAD_OF_STEPS = ("iter", "policy_version", "weight_version", "epoch", "round", "episode")
+STEP_SUBSTITUTES = ("iter", "policy_version", "weight_version", "epoch", "round", "episode")
 """Columns that may count as steps where no column is called one."""
 POLICIES = ("policy", "model", "model_name")
 RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
@@ -284,7 +284,7 @@ _TRIAL_VERDICT = "is_resolved"  # Terminal-Bench's, whose accuracy and pass@k co
 _NO_VERDICT = "Trials without a verdict (is_resolved is null) failed, as in Terminal-Bench's own accuracy."
 
 
-def with_judged(rows: Cells, reward: str | None, *, in_words: bool) -> tuple[Cells, Mapping[str, Flags]]:
+def judged_rows(rows: Cells, reward: str | None, *, in_words: bool) -> tuple[Cells, Mapping[str, Flags]]:
     """Rows with numbers for verdicts, 0 where a benchmark counts a missing one so, and a sentence about which, [R]."""
     if in_words:
         rows = rows.changed(reward or "", lambda cells: [verdict_of(parse.plain_cell(cell)) for cell in cells])
@@ -308,8 +308,8 @@ def held_out_columns(names: Iterable[str]) -> tuple[str, ...]:
 def are_held_out(texts_of: Mapping[str, Iterable[str]]) -> Flags:
     """Whether any such column says so of each row, by the texts of its cells, [R]."""
     words = {name: _HELD_OUT[_usual_spelling(name.rpartition(".")[2])] for name in texts_of}
-    says_so = [[text.lower() in words[name] for text in texts] for name, texts in texts_of.items()]
-    return np.asarray(np.array(says_so, dtype=bool).any(axis=0))
+    matches = [[text.lower() in words[name] for text in texts] for name, texts in texts_of.items()]
+    return np.asarray(np.array(matches, dtype=bool).any(axis=0))
 
 
 def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:
@@ -378,9 +378,9 @@ def with_question(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, named
         if cell := parse.before_answer(row.get(question)):
             by_prompt.setdefault(parse.prompt_text_id(row.get(prompt)), []).append(parse.prompt_text_id(cell))
     differ = [len(set(ids)) > 1 for ids in by_prompt.values() if len(ids) > 1]
-    are_more = len(set(chain.from_iterable(by_prompt.values()))) > len(by_prompt)
-    is_asked = len(by_prompt) == 1 or _usual_spelling(question.rpartition(".")[2]) in ("question", "problem")
-    return replace(columns, prompt=question) if are_more and is_asked and sum(differ) > len(differ) / 2 else columns
+    have_more = len(set(chain.from_iterable(by_prompt.values()))) > len(by_prompt)
+    is_question = len(by_prompt) == 1 or _usual_spelling(question.rpartition(".")[2]) in ("question", "problem")
+    return replace(columns, prompt=question) if have_more and is_question and sum(differ) > len(differ) / 2 else columns
 
 
 def first_present(columns: Collection[str], names: Iterable[str]) -> str | None:
@@ -473,7 +473,7 @@ def counted_step(
     Its numbers never fall, and prompts have several rollouts of a policy under each; inspect's epochs number samples
     instead. Of rows that are only the first of a log, it may have been the same so far.
     """
-    for name in filter(rows[0].__contains__, INSTEAD_OF_STEPS) if rows and key else ():
+    for name in filter(rows[0].__contains__, STEP_SUBSTITUTES) if rows and key else ():
         steps = step_numbers([row.get(name) for row in rows])
         ids = ([parse.text_of(row.get(column)) for column in (key or "", *ARMS)] for row in rows)
         sizes = Counter(zip(steps.tolist(), map(tuple, ids), strict=True))

@@ -249,8 +249,8 @@ def _refuse_unused(reader: Format | RowFormat, request: ReadRequest) -> None:
             hint="Leave --metric-column and --metric-run out, or add --reader metrics.",
         )
     only_reward = request.columns == ColumnNames(reward=request.columns.reward)
-    has_use = "columns" in reader.takes or (only_reward and "reward_column" in reader.takes)
-    if request.columns != ColumnNames() and not has_use:
+    takes_columns = "columns" in reader.takes or (only_reward and "reward_column" in reader.takes)
+    if request.columns != ColumnNames() and not takes_columns:
         raise UsageError(
             f"{request.path} is read as {reader.name}, whose columns are known; names of columns have no use.",
             hint="Leave them out, or add --reader generic to read the files as they stand.",

@@ -19,7 +19,7 @@ from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.arrays import Counts, to_floats, without_answers
 from gradscope.rollouts.groups import REWARD, Tokens, numbered_policies
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.column_roles import RESPONSE_IDS, are_held_out, key_of, with_judged
+from gradscope.rollouts.readers.column_roles import RESPONSE_IDS, are_held_out, judged_rows, key_of
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.tables import read_rows
@@ -76,7 +76,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             else:
                 cut = partial(parse.before_answer, num_turns=self.num_turns)
                 rows = rows.changed(names.prompt or "", lambda cells: [cut(parse.plain_cell(cell)) for cell in cells])
-        rows, noted = with_judged(rows, names.reward, in_words=self.in_words)
+        rows, noted = judged_rows(rows, names.reward, in_words=self.in_words)
         sampled_by, qualifiers = _joined_texts(rows, self.policies), _joined_texts(rows, self.qualifiers)
         policies, policy = numbered_policies(sampled_by)
         numbers = self._numbers(rows) | policy

@@ -303,7 +303,7 @@ def _known_columns(request: records.ReadRequest, first: _FirstRows) -> ColumnNam
 
 def _with_step(columns: ColumnNames, first: _FirstRows) -> ColumnNames:
     """The columns with one that counts as the step, where none is called one."""
-    if columns.step is not None or set(roles.INSTEAD_OF_STEPS).isdisjoint(first.names):
+    if columns.step is not None or set(roles.STEP_SUBSTITUTES).isdisjoint(first.names):
         return columns
     step = roles.counted_step(first.many_with_entries, roles.key_of(columns), are_first=first.are_followed)
     return replace(columns, step=step)
@@ -426,9 +426,9 @@ def _refuse_several_steps(path: Path, first: _FirstRows, grouping: roles.Groupin
     ids = [(*(str(row.get(name)) for name in labels), text_of(row.get(key))) for row in first.many_with_entries]
     stretches = [(group, len(list(rows_of_group))) for group, rows_of_group in groupby(ids)]
     order, sizes = list(dict.fromkeys(ids)), [size for _, size in stretches[:-1]]
-    in_turn = all(group == order[index % len(order)] for index, (group, _) in enumerate(stretches))
-    are_rounds = in_turn and (first.are_followed or len(stretches) % len(order) == 0)  # as of an evaluation
-    is_group = key == grouping.names.group and in_turn and min(sizes, default=1) > 1
+    in_rotation = all(group == order[index % len(order)] for index, (group, _) in enumerate(stretches))
+    are_rounds = in_rotation and (first.are_followed or len(stretches) % len(order) == 0)  # as of an evaluation
+    is_group = key == grouping.names.group and in_rotation and min(sizes, default=1) > 1
     size = math.gcd(*sizes)
     if 2 * len(stretches) >= 3 * len(order) > 3 and (is_group or (size > 1 and not are_rounds)):
         program = shlex.quote(f". + {{group: ((input_line_number - 1) / {size} | floor)}}")
@@ -456,7 +456,7 @@ def _require_numbers(request: records.ReadRequest, rows: Sequence[Mapping[str, A
     # A record of calls names an error and has none, and what was asked of a model.
     tokens = ("prompt_tokens", "completion_tokens", "usage", "finish_reason", "latency", "latency_ms")
     are_calls = all("error" in row and not row["error"] and not row.keys().isdisjoint(tokens) for row in rows)
-    as_it_is = f"or say that it is one's: --reward-column {name}."
+    single_hint = f"or say that it is one's: --reward-column {name}."
     hint = "Name a column of numbers, as in --reward-column NAME, or write verdicts as 1 and 0."
     if all(map(parse.mapping_of, rewards)):
         entries = list(dict.fromkeys(f"{name}.{entry}" for reward in rewards for entry in reward))
@@ -471,16 +471,16 @@ def _require_numbers(request: records.ReadRequest, rows: Sequence[Mapping[str, A
         hint = "Give the file with a row for each sample or prompt."
     elif is_one and not is_named and name.endswith("_reward") and name not in roles.USUAL["reward"]:
         message = f"has one row, without a response: whether its {name!r} is a rollout's reward is not known."
-        hint = f"Give the file with a row for each sample or prompt, {as_it_is}"
+        hint = f"Give the file with a row for each sample or prompt, {single_hint}"
     elif not is_sure and name in _VERDICTS and responses:
         texts = repr(responses[0])  # turns of an episode are seldom as many in every row
         message = (
             f"has one {name!r} for several responses, {texts}: whether of their vote, or of the best, is not known."
         )
-        hint = f"Write a list of as many verdicts as responses, {as_it_is}"
+        hint = f"Write a list of as many verdicts as responses, {single_hint}"
     elif not is_named and name == "success" and len(rows) > 1 and rewards == [True] * len(rows) and are_calls:
         message = "has 'success' and no 'error' in every row: whether calls or answers succeeded is not known."
-        hint = f"Name the verdict on the answer, {as_it_is}"
+        hint = f"Name the verdict on the answer, {single_hint}"
     else:
         return
     raise InputError(f"{path} {message}", hint=hint)

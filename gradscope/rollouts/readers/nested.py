@@ -289,8 +289,8 @@ def _are_samples_by_key(by_key: Mapping[str, Sequence[Mapping[str, Any]]]) -> bo
     prompts = [{parse.text_of(row.get(name or "")) for row in rows} for rows in by_key.values()]
     if any(len(texts) > 1 for texts in prompts):
         return False
-    keys_say = all(_NUMBERED.fullmatch(key) or _HASH.fullmatch(key) for key in by_key)
-    return keys_say or len(set().union(*prompts)) == len(prompts)
+    keys_identify = all(_NUMBERED.fullmatch(key) or _HASH.fullmatch(key) for key in by_key)
+    return keys_identify or len(set().union(*prompts)) == len(prompts)
 
 
 def key_column(cell: Any, *, is_whole: bool = False) -> str | None:

@@ -85,7 +85,7 @@ def refuse_checkpoint(path: Path) -> None:
     if _is_folder_of_checkpoints(path.resolve()):
         raise InputError(
             f"{path} holds a run's checkpoints: weights, without rollouts.",
-            hint=f"Name the run folder above it: {_run_above(path)}",
+            hint=f"Name the run folder above it: {_run_of_checkpoint(path)}",
         )
 
 
@@ -384,7 +384,7 @@ def _is_folder_of_checkpoints(path: Path) -> bool:
     return path.name == "checkpoints" and _has(path, "checkpoint-*") and (path.parent / "manifest.json").is_file()
 
 
-def _run_above(path: Path) -> Path:
+def _run_of_checkpoint(path: Path) -> Path:
     """The run that a checkpoint belongs to, whether it has a folder for its checkpoints or not."""
     above = path.parent if path.name else path.resolve().parent
     return above.parent if _is_folder_of_checkpoints(above.resolve()) and above.name else above
@@ -405,7 +405,7 @@ def _is_text(path: Path) -> bool:
 _CHECKPOINT = _Kind(
     matches=is_checkpoint,
     description="is a checkpoint: weights and the trainer's state, without rollouts",
-    hint=lambda path: f"Name the run folder above it: {_run_above(path)}",
+    hint=lambda path: f"Name the run folder above it: {_run_of_checkpoint(path)}",
 )
 _KINDS = (
     _Kind(

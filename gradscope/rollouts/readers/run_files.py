@@ -94,8 +94,8 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
     """
     folder = request.path if request.path.is_dir() else request.path.parent
     folders = [folder, folder.parent] if _ROLLOUT_FOLDER.fullmatch(folder.name) else [folder]
-    from_0 = run.source.format == "generic" and 0 in run.steps
-    run = replace(run, **saved_weights(request, _LAYOUT, folders, from_0=from_0))
+    counts_from_0 = run.source.format == "generic" and 0 in run.steps
+    run = replace(run, **saved_weights(request, _LAYOUT, folders, counts_from_0=counts_from_0))
     run = replace(run, settings=_per_update(run.settings))
     for folder in folders:
         events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
@@ -235,11 +235,11 @@ _LAYOUT = CheckpointLayout(
 
 
 def saved_weights(
-    request: ReadRequest, layout: CheckpointLayout, roots: Iterable[Path], *, from_0: bool = False
+    request: ReadRequest, layout: CheckpointLayout, roots: Iterable[Path], *, counts_from_0: bool = False
 ) -> dict[str, Any]:
     """The fields of a run that its checkpoints, the first of each number, and the weights of ``--initial`` make.
 
-    ``from_0``: steps are counted from 0, so that checkpoint 0 may have had the update of step 0.
+    ``counts_from_0``: steps count from 0, so that checkpoint 0 may have had the update of step 0.
     """
     weights_of: dict[int, WeightsRef] = {}
     unmerged: dict[int, Reason] = {}
@@ -256,7 +256,7 @@ def saved_weights(
         return request.model or find_base(adapter, adapter.parent)
 
     refs = [weights_of[number] for number in sorted(weights_of)]
-    weights_of_all = with_initial(refs, request.initial, base_of, before_0=from_0 and 0 in weights_of)
+    weights_of_all = with_initial(refs, request.initial, base_of, before_0=counts_from_0 and 0 in weights_of)
     readable = {weights.num_updates for weights in weights_of_all}
     folders = (*(ref.path for ref in weights_of_all), request.initial, *(ref.base for ref in weights_of_all))
     return {
@@ -378,12 +378,12 @@ _ENGINE = f"{_ACTOR}.fsdp_config"
 _SAVED_AT = "trainer.default_local_dir"
 
 
-def verl_settings(request: ReadRequest, folder: Path, *, by_v1: bool) -> TrainerSettings:
+def verl_settings(request: ReadRequest, folder: Path, *, is_v1: bool) -> TrainerSettings:
     """The configuration of verl, and in TRL's names what every trainer has: the precision and the micro-batch."""
     folder = folder.resolve()
     files = (parent / name for parent in (folder, folder.parent) for name in (".hydra/config.yaml", "config.yaml"))
     settings = trainer_settings(request, "verl", files)
-    common: dict[str, Any] = {"verl_v1": True} if by_v1 else {}
+    common: dict[str, Any] = {"verl_v1": True} if is_v1 else {}
     if not settings.lookup("actor_rollout_ref.actor.use_dynamic_bsz", False):
         common["per_device_train_batch_size"] = settings.lookup("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu")
     precision = settings.get(f"{_ENGINE}.mixed_precision.param_dtype", settings.get(f"{_ENGINE}.dtype", "bfloat16"))

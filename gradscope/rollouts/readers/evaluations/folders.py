@@ -120,14 +120,14 @@ def refuse_several(path: Path, format: str | None, options: ReadOptions) -> None
         file = next(iter(expand(logs[0].path)), path)  # of harnesses with a folder each there is none
         below = file.relative_to(path).parts[1:] if path.is_dir() else ()
         pattern = Path(glob.escape(str(path)), *["*"] * len(below), f"*{file.suffix}")
-        has_all = bool(below) and len(expand(pattern)) >= len(logs)
+        has_every_log = bool(below) and len(expand(pattern)) >= len(logs)
         raise InputError(
             f"{path} holds {len(logs)} evaluations, which are never pooled: {named}{rest}.",
             hint=f"All, a row each: gradscope passk {shlex.quote(str(path))}; or name one log: "
             + shlex.quote(str(logs[0].path))
             + (
                 f"; the steps of one training are named so: {shlex.quote(str(pattern))}"
-                if has_all and generic.have_steps(pattern, options.columns)
+                if has_every_log and generic.have_steps(pattern, options.columns)
                 else ""
             ),
         )
@@ -148,8 +148,8 @@ def _pooled(logs: Sequence[EvaluationLog], files: Path) -> EvaluationLog | None:
     prompts, models = [log.prompt for log in logs], {log.model for log in logs}
     named = {log.path: "" if log.prompt.isdecimal() else log.prompt for log in logs}  # a number may be in any id
     remainders = {_TRIAL_ID.sub("", stem_of(file).replace(prompt, "")) for file, prompt in named.items()}
-    is_told = len(set(prompts)) == len(prompts) or len(remainders) == 1 or all(log.has_policy for log in logs)
-    if len(logs) < 2 or not all(prompts) or not is_told or {log.path for log in logs} != set(expand(files)):
+    is_explained = len(set(prompts)) == len(prompts) or len(remainders) == 1 or all(log.has_policy for log in logs)
+    if len(logs) < 2 or not all(prompts) or not is_explained or {log.path for log in logs} != set(expand(files)):
         return None
     folder = next(parent for parent in files.parents if "*" not in parent.name).resolve()
     model = models.pop() if len(models) == 1 else folder.parent.name

@@ -100,7 +100,7 @@ _OPENING = re.compile(rf"^(?:\s|{COLOR}|{RAY})*\{{\s*(?:['\"][\w/@. -]{{1,200}}[
 _NUMBERS = msgspec.json.Decoder(dict[str, float], strict=False)
 _COLUMN = re.compile(r"[a-z_][\w/@.()%-]*", re.IGNORECASE)
 _EPISODE_END = re.compile(r"""\b(?:done|terminated)['"]?\s?[:=]\s?(?:true|false)\b""", re.IGNORECASE)
-_MAY_HOLD = re.compile(r"[0-9]|step", re.IGNORECASE)
+_MAY_BE_METRICS = re.compile(r"[0-9]|step", re.IGNORECASE)
 _MARKDOWN = re.compile(r"(?<!\*)\*\*(?!\*)|^\s*(?:\*|[0-9]{1,3}\.)\s")
 """What a completion has that is printed, whose steps are those of a solution: bold text and items of lists."""
 _ENDED = "train_runtime"  # a key of what a trainer prints at its end
@@ -189,7 +189,7 @@ class PrintedLines:
         """The metrics of a line with its step; the reason where they are damaged; None for a line without metrics."""
         before, self._before = self._before, {}
         ahead, self._ahead = self._ahead, {}
-        if "{" not in line and not _MAY_HOLD.search(line):  # as most lines of a text
+        if "{" not in line and not _MAY_BE_METRICS.search(line):  # as most lines of a text
             self._columns = [] if any(map(str.isalnum, line)) else self._columns
             return None
         for bar in _PROGRESS.finditer(line[:_LONGEST_LINE]) if " [" in line else ():

@@ -96,8 +96,8 @@ class MetricsLog(WatchedLog):
             return
         reason, last = "the step is not a whole number", self._last
         self.add(reason, piece.location(bad[0]), len(bad))
-        ends_so = bad[-1] == len(piece.numbers) - 1
-        self._last = last or (f"{piece.location(bad[-1])}: {reason}" if ends_so else "")
+        ends_bad = bad[-1] == len(piece.numbers) - 1
+        self._last = last or (f"{piece.location(bad[-1])}: {reason}" if ends_bad else "")
 
     def file_ended(self) -> None:
         """Report a bad row that was the last one of its file."""

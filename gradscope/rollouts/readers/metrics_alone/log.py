@@ -20,7 +20,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.listing import COMPRESSED
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.column_roles import INSTEAD_OF_STEPS, RUNS, USUAL
+from gradscope.rollouts.readers.column_roles import RUNS, STEP_SUBSTITUTES, USUAL
 from gradscope.rollouts.readers.metrics_alone.files import CONSOLE, MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.naming import (
     MEAN_REWARDS,
@@ -63,7 +63,7 @@ _LONGEST_HEADER = 1 << 20
 _NOT_OFFERED = re.compile(r"^_|^system[/.]|,")  # W&B's own keys, and what the option takes apart
 _NO_NUMBER = re.compile(r"time|date|step$", re.IGNORECASE)  # columns that may be texts among numbers
 _ID = re.compile(r"(^|_)(id|uid|idx|index|group)$", re.IGNORECASE)
-_IN_NO_ORDER = 4  # a step of so many that goes back
+_UNORDERED = 4  # a step of so many that goes back
 _NUM_PEEKED = 200
 _MAX_NAMED = 6
 _MAX_NUMBERED = 8  # files of metrics in a folder whose names differ in numbers alone
@@ -112,12 +112,12 @@ def read_metrics_log(request: ReadRequest) -> Run:
     logged = chosen.metrics()
     if are_means := 2 * chosen.num_conflicts > len(logged):
         logged = chosen.metrics(averaged=True)
-    naming, refuted = naming_of(logged.columns, named).held_against(logged)
+    naming, refuted = naming_of(logged.columns, named).checked_against(logged)
     metrics, impossible = without_impossible_shares(naming.apply(logged))
     run_lists = [name for name in quarantine.lists if chosen.name == name or chosen.name.startswith(f"{name}/")]
     lists = quarantine.lists if len(quarantine.lists) == 1 else run_lists
     sentences = [f"The rows are those of the document's list {name!r}." for name in lists]
-    if keys and plain_name(keys[0]) in INSTEAD_OF_STEPS and options.columns.step is None:
+    if keys and plain_name(keys[0]) in STEP_SUBSTITUTES and options.columns.step is None:
         sentences.append(f"No column is called a step: {keys[0]!r} counts as one.")
     if rows.counts_steps:
         sentences.append("Nothing names the steps: a step is the place of its row among all.")
@@ -235,8 +235,8 @@ def _are_of_samples(table: MetricTable) -> bool:
     """Whether rows of steps in no order have an id each."""
     columns = [cells for name, cells in table.columns.items() if _ID.search(name) and not isinstance(cells, Numbers)]
     have_ids = any(all(isinstance(cell, str) for cell in ids) and len(set(ids)) == len(ids) for ids in columns)
-    num_back = int(np.count_nonzero(np.diff(steps_in(table, STEPS)) < 0))
-    return have_ids and num_back > len(table.rows) / _IN_NO_ORDER
+    num_descents = int(np.count_nonzero(np.diff(steps_in(table, STEPS)) < 0))
+    return have_ids and num_descents > len(table.rows) / _UNORDERED
 
 
 def _are_of_episodes(table: MetricTable) -> bool:
@@ -450,7 +450,7 @@ def _steps_of(tables: Sequence[MetricTable]) -> tuple[str, ...]:
     named = {plain_name(key): key for key in ends} | {key: key for key in ends}
     usual = [named[name] for name in STEPS if name in named]
     usual += filter(is_step, ends)
-    usual = usual or [named[name] for name in INSTEAD_OF_STEPS if name in named and _rises(tables, named[name])]
+    usual = usual or [named[name] for name in STEP_SUBSTITUTES if name in named and _rises(tables, named[name])]
     if usual == [named.get("episode")]:
         keys = {key for table in tables for key in table.columns}
         usual = [] if _LEARNS.isdisjoint(naming_of(keys, {}).parts) else usual

@@ -227,7 +227,7 @@ class Naming(Struct, frozen=True):
         columns = {name: _filled_from(part, metrics.columns.get(name), len(metrics)) for name, part in named.items()}
         return StepMetrics(metrics.steps, {**columns, **{k: v for k, v in metrics.columns.items() if k not in columns}})
 
-    def held_against(self, metrics: StepMetrics) -> tuple[Naming, tuple[str, ...]]:
+    def checked_against(self, metrics: StepMetrics) -> tuple[Naming, tuple[str, ...]]:
         """Without the guesses that a log's numbers refute, and a sentence on each of these."""
         guesses = {name: _computed(part, metrics).values for name, part in self.parts.items() if part.is_guess}
         outside = {name: values[np.abs(values - 0.5) > 0.5 + _ROUNDING] for name, values in guesses.items()}

@@ -193,9 +193,9 @@ def unpivoted(table: MetricTable) -> list[MetricTable]:
         return [table]
     num_numbers = np.zeros(len(table.rows))
     for cells in table.columns.values():
-        is_all = isinstance(cells, Numbers) and cells.rows is None
+        is_full = isinstance(cells, Numbers) and cells.rows is None
         indices = cells.rows if isinstance(cells, Numbers) else np.flatnonzero(list(map(is_number, cells)))
-        num_numbers[slice(None) if is_all else indices] += 1
+        num_numbers[slice(None) if is_full else indices] += 1
     rows: dict[tuple[str, str] | None, list[int]] = {}
     texts = [cells for key in keys if not isinstance(cells := table.columns[key], Numbers)]
     for row, names in enumerate(zip(*texts, strict=True)):
@@ -354,7 +354,7 @@ class RunRows:
         for number, part in enumerate(parts, start=1):
             resumed = [f"at step {steps[row]} ({self._location(index[row])})" for row in part.resumed]
             sentences = [f"Resumed {resumption}: {rest}" for resumption in resumed]
-            if len(resumed) > _MANY_RESUMED:
+            if len(resumed) > _MAX_RESUMES:
                 sentences = [
                     f"Resumed {len(resumed)} times, as where several processes write one log: first {resumed[0]}, last "
                     f"{resumed[-1]}; {rest}"
@@ -365,7 +365,7 @@ class RunRows:
                 num_rows=part.stop - part.start,
                 num_conflicts=part.num_conflicts,
                 first=self._location(index[part.start]),
-                sentences=(*(() if steps is within_epochs else (_BEGINS_AGAIN,)), *sentences),
+                sentences=(*(() if steps is within_epochs else (_STEPS_RESTART,)), *sentences),
             )
             yield int(index[part.start]), run
 
@@ -419,8 +419,8 @@ class RunRows:
         return self._pieces[piece].location(number - self._starts[piece])
 
 
-_MANY_RESUMED = 6  # of a run whose resumptions are told one by one
-_BEGINS_AGAIN = "Steps begin again with each epoch: a step is the place of its row among all."
+_MAX_RESUMES = 6  # of a run whose resumptions are told one by one
+_STEPS_RESTART = "Steps begin again with each epoch: a step is the place of its row among all."
 
 
 def _across_epochs(steps: Counts, numbers: Mapping[str, Numbers]) -> Counts:
@@ -429,8 +429,8 @@ def _across_epochs(steps: Counts, numbers: Mapping[str, Numbers]) -> Counts:
     if len(epochs) != len(steps) or (epochs != np.floor(epochs)).any():
         return steps
     rises, begins = np.diff(epochs) > 0, np.diff(epochs) < 0
-    goes_back = np.diff(steps) <= 0
-    if not rises.any() or (rises != (goes_back & ~begins)).any():
+    descends = np.diff(steps) <= 0
+    if not rises.any() or (rises != (descends & ~begins)).any():
         return steps
     starts = np.flatnonzero(np.append(True, begins))
     return np.arange(1, 1 + len(steps)) - np.repeat(starts, np.diff(starts, append=len(steps)))

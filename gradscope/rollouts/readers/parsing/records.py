@@ -355,7 +355,7 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
         times = times_of(row for rows in readings for _, row in rows)
     groups = {content[:2] for content in times}
     ((usual, num_rows),) = Counter(times.values()).most_common(1) or [(1, 0)]
-    if usual > 1 and num_rows > max(_FEW_TEXTS, _NEARLY_ALL * len(times)) and len(times) > _TOLD_APART * len(groups):
+    if usual > 1 and num_rows > max(_FEW_ROWS, _MIN_SHARE * len(times)) and len(times) > _MIN_UNLIKE * len(groups):
         raise InputError(
             f"{path} has each row {usual} times, and groups would be larger by that factor.",
             hint="Keep those of one process or filter; of equal lines: awk '!seen[$0]++' LOG > ONCE.",
@@ -364,9 +364,9 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
 
 NUM_SEARCHED = 2000  # rows in which something is seen to recur
 _NUM_SHUFFLED = 20_000  # rows of a file that are counted, in whatever order, where any recurs among the first
-_SMALL_FILE, _FEW_TEXTS = 4096, 20  # bytes of a file, and unlike rows, that may be there twice by chance
-_NEARLY_ALL = 0.9  # of the rows, since the last ones that are looked at may have their copies behind them
-_TOLD_APART = 1.5  # unlike rows of a group, without which equal ones may be all that the policy wrote
+_SMALL_FILE, _FEW_ROWS = 4096, 20  # bytes of a file, and unlike rows, that may be there twice by chance
+_MIN_SHARE = 0.9  # of the rows, since the last ones that are looked at may have their copies behind them
+_MIN_UNLIKE = 1.5  # unlike rows of a group, without which equal ones may be all that the policy wrote
 
 
 def assemble_groups(

@@ -172,7 +172,7 @@ class TrainedBatches(Struct, frozen=True):
         if (trained := self.trained(rollout)) is not None and trained.rollout is not None:
             return episodes.read_trace(trained.rollout.as_json)
         trace = episodes.read_trace(rollout.as_json)
-        return episodes.in_no_loss(trace) if self.rollouts else trace
+        return episodes.untrained(trace) if self.rollouts else trace
 
     def count_tokens(self, rollouts: Sequence[episodes.AgentRollout]) -> tuple[Counts, Floats]:
         """The tokens of :meth:`as_trained`, counted, and their advantages, [R] each."""

@@ -66,7 +66,7 @@ def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
         for leaf in leaves_of(nodes)
         if leaf in resumed or all(link.get("type") != "compaction_attempt" for link in links[leaf])
     ]
-    path = [nodes[index] for index in path_to(leaves[-1], nodes)] if leaves else []
+    path = [nodes[index] for index in path_to_leaf(leaves[-1], nodes)] if leaves else []
     sampled = next((index for index, node in enumerate(path) if node.get("sampled") is True), len(path))
     messages = [node.get("message") for node in path]
     sequences = _sequences(leaves, nodes)
@@ -90,7 +90,7 @@ def leaves_of(nodes: Sequence[Mapping[str, Any]]) -> list[int]:
     return [index for index in range(len(nodes)) if index not in parents]
 
 
-def path_to(leaf: int, nodes: Sequence[Mapping[str, Any]]) -> list[int]:
+def path_to_leaf(leaf: int, nodes: Sequence[Mapping[str, Any]]) -> list[int]:
     """The nodes from the root to a leaf; parents have lower numbers than their children, so there are no cycles."""
     path = [leaf]
     while type(parent := nodes[path[-1]].get("parent")) is int and 0 <= parent < path[-1]:
@@ -108,7 +108,7 @@ def _sequences(leaves: Sequence[int], nodes: Sequence[Mapping[str, Any]]) -> tup
     sequences: list[Tokens] = []
     counted: set[int] = set()
     for leaf in leaves:
-        path = path_to(leaf, nodes)
+        path = path_to_leaf(leaf, nodes)
         are_new = [index not in counted for index in path]
         counted.update(index for index in path if nodes[index].get("sampled") is True)
         branch = [nodes[index] for index in path]
@@ -501,7 +501,7 @@ def _rewards_of(scored: Sequence[Mapping[str, _Score]]) -> tuple[Floats, dict[st
     return total, columns
 
 
-def in_no_loss(trace: AgentTrace) -> AgentTrace:
+def untrained(trace: AgentTrace) -> AgentTrace:
     """A trace none of whose tokens was trained on."""
     sequences = () if trace.tokens is None else (*trace.earlier, trace.tokens)
     sizes = [len(tokens.mask) for tokens in sequences]

@@ -91,7 +91,7 @@ class Annotations(Struct, frozen=True, kw_only=True):
         for branch, stream, values in self.streams.get(name, ()):
             if 0 <= branch < len(leaves):
                 start = 0
-                for node in (nodes[index] for index in episodes.path_to(leaves[branch], nodes)):
+                for node in (nodes[index] for index in episodes.path_to_leaf(leaves[branch], nodes)):
                     end = start + len(list_of(node.get("token_ids")))
                     if end > len(values):
                         break
@@ -233,7 +233,7 @@ def stream_layout(annotations: Annotations) -> episodes.EpisodeLayout:
 
         def read(row: int) -> episodes.AgentTrace:
             trace = episodes.read_trace(folded(row))
-            return episodes.in_no_loss(trace) if annotations.record_batches and np.isnan(trained[row]) else trace
+            return episodes.untrained(trace) if annotations.record_batches and np.isnan(trained[row]) else trace
 
         def trace_advantage(row: int) -> float | None:
             info, stored = rollouts[row].trace.info, annotations.info.get(names[row] or "", {})
@@ -242,10 +242,10 @@ def stream_layout(annotations: Annotations) -> episodes.EpisodeLayout:
 
         def count_tokens() -> tuple[Counts, Floats]:
             num_tokens, logged = episodes.count_tokens(rollouts)
-            in_no_loss = np.isnan(trained) if annotations.record_batches else np.zeros(len(rollouts), dtype=np.bool_)
+            is_untrained = np.isnan(trained) if annotations.record_batches else np.zeros(len(rollouts), dtype=np.bool_)
             level = np.where(np.isnan(advantages), logged, advantages)
-            level[in_no_loss] = np.nan
-            for row in np.flatnonzero(np.isnan(level) & ~in_no_loss).tolist():
+            level[is_untrained] = np.nan
+            for row in np.flatnonzero(np.isnan(level) & ~is_untrained).tolist():
                 level_of_trace = trace_advantage(row)
                 is_whole = names[row] in annotations.info  # so that its tokens may have advantages of their own
                 level[row] = to_floats([read(row).advantage(level_of_trace) if is_whole else level_of_trace])[0]

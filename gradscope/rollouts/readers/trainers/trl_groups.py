@@ -59,7 +59,7 @@ def group_sizes(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[lis
     """
     num_generations = settings.get("num_generations")
     if num_generations is not None:
-        misfit = next((block for block in blocks if not _is_cut_by(block, num_generations)), None)
+        misfit = next((block for block in blocks if not _has_groups_of(block, num_generations)), None)
         if misfit is not None:
             raise InputError(
                 f"{settings.origin} gives num_generations {num_generations!r}, but the rows of {misfit.location} are "
@@ -97,7 +97,7 @@ def uncut(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, ...]
     usual, count = Counter(common_sizes).most_common(1)[0]
     decides = math.gcd(*common_sizes) == 1 and 2 * count > len(common_sizes)
     size = settings.get("num_generations", usual if decides else math.gcd(*common_sizes))
-    wrong = tuple(index for index, block in enumerate(blocks) if not _is_cut_by(block, size))
+    wrong = tuple(index for index, block in enumerate(blocks) if not _has_groups_of(block, size))
     return wrong if len(wrong) < len(blocks) else ()
 
 
@@ -187,7 +187,7 @@ def _logged_logprobs(row: Mapping[str, Any], column: str) -> tuple[float, ...] |
     return logged if len(logged) == len(numbers) else None
 
 
-def _is_cut_by(block: Block, size: Any) -> bool:
+def _has_groups_of(block: Block, size: Any) -> bool:
     if not isinstance(size, int) or size < 1 or len(block.prompts) % size:
         return False
     return bool(np.all(np.ptp(block.prompts.index.reshape(-1, size), axis=1) == 0))

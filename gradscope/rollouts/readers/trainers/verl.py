@@ -317,7 +317,7 @@ def _read(request: ReadRequest) -> Run:
     )
     if dump != request.path:
         inferred.append(f"Rollouts were read from {folder.name}/; other folders (validation) are left out.")
-    settings = verl_settings(request, folder, by_v1=read.uids == "of outputs")
+    settings = verl_settings(request, folder, is_v1=read.uids == "of outputs")
     saved = verl_weights(request, folder, settings.values)
     run = assemble_groups(
         request,

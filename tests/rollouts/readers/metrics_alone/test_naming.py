@@ -122,7 +122,7 @@ def test_a_share_of_counts_that_is_none_at_any_step_is_no_guess(
 ) -> None:
     metrics = StepMetrics.from_mapping({step: {key: pair[step] for key, pair in counts.items()} for step in (0, 1)})
     guessed = naming_of(counts, {})
-    left, sentences = guessed.held_against(metrics)
+    left, sentences = guessed.checked_against(metrics)
     assert guessed.parts.keys() - left.parts.keys() == lost
     formulas = [guessed.parts[name].formula for name in sorted(lost)]
     assert list(sentences) == [
