@@ -227,7 +227,7 @@ class Episode(Struct, gc=False, frozen=True):
     env: _Named | None = None
 
     @property
-    def evaluates(self) -> bool:
+    def is_evaluation(self) -> bool:
         """Whether it is an evaluation within a training run."""
         kinds = (trace.info.kind for trace in self.traces if trace.info is not None and trace.is_trained)
         return self.run.work.type == "eval" or "eval" in kinds

@@ -267,7 +267,7 @@ def stream_layout(annotations: Annotations) -> episodes.EpisodeLayout:
         )
 
     return episodes.EpisodeLayout(
-        names=episodes.names_by_agent, to_columns=to_columns, is_left_out=attrgetter("evaluates"), noted=noted
+        names=episodes.names_by_agent, to_columns=to_columns, is_left_out=attrgetter("is_evaluation"), noted=noted
     )
 
 
