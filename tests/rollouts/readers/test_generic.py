@@ -15,7 +15,7 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import generic
 from gradscope.rollouts.readers.detect import read_run
-from tests.rollouts.build import model_folder
+from tests.rollouts.build import adapter_folder, model_folder
 from tests.rollouts.readers.lines import IDS, naming, refusal, rewards_of, set_aside, steps_logged, write_rows
 from tests.rollouts.readers.lines import write_lines as write
 
@@ -529,8 +529,6 @@ def test_a_verdict_is_part_of_a_sum_and_no_difference(tmp_path: Path, reward: st
 
 
 def test_initial_weights_are_taken(tmp_path: Path) -> None:
-    from tests.rollouts.build import adapter_folder
-
     initial = adapter_folder(tmp_path / "init", base="org/base")
     (tmp_path / "logs").mkdir()
     run = read_run(

@@ -533,8 +533,7 @@ def test_consoles_of_other_runs_are_named(names: tuple[str, ...], is_listed: boo
 
 def test_samples_of_steps_in_no_order_that_have_an_id_each_are_no_metrics(tmp_path: Path) -> None:
     rows = [{"id": f"v{index}", "step": index * 7 % 11, "reward": index % 2} for index in range(11)]
-    with pytest.raises(InputError, match="is not a log that gradscope knows"):
-        read(series(tmp_path, *rows))
+    refused("is not a log that gradscope knows", read, series(tmp_path, *rows))
     assert len(read(series(tmp_path, *sorted(rows, key=lambda row: row["step"]))).metrics) == 11
 
 
