@@ -149,7 +149,7 @@ def _mutated(answer: bytes, chance: random.Random) -> bytes:
 @contextmanager
 def served(seed: int) -> Iterator[tuple[_Server, _Server]]:
     """A hostile server, and one that nobody may be sent to; limits that a campaign can reach."""
-    of_pages = patch.multiple(listing, _MAX_PAGE=MAX_BYTES, _MAX_PAGES=20, _SILENCE=2)
+    of_pages = patch.multiple(listing, _MAX_PAGE=MAX_BYTES, _MAX_PAGES=20, _TIMEOUT=2)
     with (
         patch.multiple(fetch, _MAX_BYTES_OF_UNKNOWN_SIZE=MAX_BYTES, _MAX_GROWTH=MAX_BYTES),
         of_pages,
