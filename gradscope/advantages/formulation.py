@@ -58,8 +58,10 @@ class Formulation(Struct, frozen=True, kw_only=True):
             failed = rewards.max(axis=-1, keepdims=True) == 0.0
             return np.asarray(np.where(failed, 0.0 - c, self.function(rewards)), dtype=np.float64)
 
-        of_failed = f"and {0.0 - c:g} for every rollout of a group without a success"
-        return replace(self, name=name, formula=f"{self.formula.partition(', and')[0]}, {of_failed}", function=function)
+        failed = f"and {0.0 - c:g} for every rollout of a group without a success"
+        return replace(
+            self, name=name, formula=f"{self.formula.partition(', and')[0]}, {failed}", function=function
+        )
 
     def why_not(self, rewards: ArrayLike) -> str | None:
         """Why rewards, [..., G] or all groups of a step, [N, G], have no such advantage; None where they have one."""
@@ -131,7 +133,7 @@ def read_formulation(name: str) -> Formulation:
     Raises:
         UsageError: The file cannot be read or run, or has no such function, or one without the decorator.
     """
-    path, _, wanted = name.rpartition(":")
+    path, _, function_name = name.rpartition(":")
     try:
         source = read_limited(Path(path))
     except OSError as error:
@@ -148,56 +150,53 @@ def read_formulation(name: str) -> Formulation:
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
         raise UsageError(f"{path} does not run: {_summary(error, path)}.", hint="Mend the file.") from error
-    function = getattr(module, wanted, None)
-    terms = getattr(function, _MARK, None)
-    if not isinstance(terms, dict):
+    function = getattr(module, function_name, None)
+    options = getattr(function, _MARK, None)
+    if not isinstance(options, dict):
         marked = [other for other, value in vars(module).items() if isinstance(getattr(value, _MARK, None), dict)]
         hint = f"{path} has {', '.join(marked)}." if marked else "Put @gradscope.advantage_formulation() above it."
         problem = "is no formulation" if callable(function) else "is not there"
-        raise UsageError(f"{wanted!r} {problem} in {path}.", hint=hint)
+        raise UsageError(f"{function_name!r} {problem} in {path}.", hint=hint)
     assert callable(function), "what is marked is a function"
     lines = (function.__doc__ or "").strip().splitlines()
-    asked = _OfFile(name=name, path=path, function=function)
+    checked = _CheckedFunction(name=name, path=path, function=function)
     return Formulation(
         name=name,
-        formula=lines[0] if lines else wanted,
+        formula=lines[0] if lines else function_name,
         source=path,
-        function=asked.of_step if terms["scope"] == "step" else asked.of_groups,
+        function=checked.by_step if options["scope"] == "step" else checked.by_group,
         digest=hashlib.sha256(source).hexdigest(),
-        **terms,
+        **options,
     )
 
 
-class _OfFile(Struct, frozen=True, kw_only=True):
+class _CheckedFunction(Struct, frozen=True, kw_only=True):
     """A function of a file with its answers checked."""
 
     name: str
     path: str
     function: Callable[..., Any]
 
-    def of_groups(self, rewards: Array) -> Array:
+    def by_group(self, rewards: Array) -> Array:
         """Advantages of groups of one size, [..., G], a group at a time."""
         groups = rewards.reshape(-1, rewards.shape[-1])
         advantages = [self._checked(self._call(group.copy()), group.shape) for group in groups]
         return np.reshape(advantages, rewards.shape)
 
-    def of_step(self, rewards: Iterable[Array]) -> tuple[Array, ...]:
+    def by_step(self, rewards: Iterable[Array]) -> tuple[Array, ...]:
         """Advantages of all groups of a step, [N][G]."""
-        groups = [np.array(group) for group in rewards]
+        groups = list(rewards)
         answer = self._call([group.copy() for group in groups])
         try:
-            advantages = list(answer)
+            answers = list(answer)
         except TypeError:
-            advantages = []
-        if len(advantages) != len(groups):
+            answers = []
+        if len(answers) != len(groups):
             raise UsageError(
                 f"{self.name} gives no list of {len(groups)} arrays for {len(groups)} groups.",
                 hint="With by_step it returns one array a group, in their order.",
             )
-        return tuple(
-            self._checked(answer_of_group, group.shape)
-            for answer_of_group, group in zip(advantages, groups, strict=True)
-        )
+        return tuple(self._checked(answer, group.shape) for answer, group in zip(answers, groups, strict=True))
 
     def _call(self, rewards: Any) -> Any:
         try:
@@ -230,6 +229,6 @@ def _summary(error: BaseException, path: str) -> str:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     if isinstance(error, SyntaxError):
         lines = [error.lineno]
-    where = f" (line {lines[-1]})" if lines and lines[-1] else ""
-    words = (str(error.msg if isinstance(error, SyntaxError) else error).strip().splitlines() or [""])[0].rstrip(".")
-    return f"{type(error).__name__}{': ' if words else ''}{words}{where}"
+    position = f" (line {lines[-1]})" if lines and lines[-1] else ""
+    message = (str(error.msg if isinstance(error, SyntaxError) else error).strip().splitlines() or [""])[0].rstrip(".")
+    return f"{type(error).__name__}{': ' if message else ''}{message}{position}"

@@ -76,8 +76,8 @@ class OnlineAdvantage:
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
         """The advantages of a step, in the order of its rollouts: a number each, [R][1], or one a token, [R][T]."""
-        if self.name in _OF_STEPS:
-            return _OF_STEPS[self.name](step)
+        if self.name in _STEP_FORMULATIONS:
+            return _STEP_FORMULATIONS[self.name](step)
         return _by_rollout(compute_step_advantages(self.name, step.rewards))
 
     @property
@@ -163,27 +163,29 @@ class _ValueTracker(OnlineAdvantage):
 
     def _moved(self, step: StepRollouts) -> Array:
         """How far the policy has moved on each prompt since its last visit, [N]."""
-        again = [index for index, prompt in enumerate(step.prompt_ids) if prompt in self._seen]
+        revisited = [index for index, prompt in enumerate(step.prompt_ids) if prompt in self._seen]
         moved = np.zeros(len(step.prompt_ids))
-        if not again:
+        if not revisited:
             return moved
         if step.rescore is None:
             raise ValueError("spo needs the policy to score what it sampled before")
-        seen = [self._seen[step.prompt_ids[index]] for index in again]
-        now = step.rescore(again, [ids for ids, _ in seen])
-        moved[again] = [np.abs(np.subtract(new, then)).mean() for new, (_, then) in zip(now, seen, strict=True)]
+        seen = [self._seen[step.prompt_ids[index]] for index in revisited]
+        now = step.rescore(revisited, [ids for ids, _ in seen])
+        moved[revisited] = [np.abs(np.subtract(new, then)).mean() for new, (_, then) in zip(now, seen, strict=True)]
         return moved
 
     @property
     def memory(self) -> Memory:
         """Counts by prompt, and the ids and log-probabilities of the completion last seen."""
         counts = {
-            f"{kind}:{prompt}": both[at] for prompt, both in self._counts.items() for at, kind in enumerate(_KINDS)
+            f"{kind}:{prompt}": count
+            for prompt, counts in self._counts.items()
+            for kind, count in zip(_KINDS, counts, strict=True)
         }
         arrays = {
             f"{kind}:{prompt}": np.asarray(values, dtype=np.float32)
-            for prompt, both in self._seen.items()
-            for kind, values in zip(_ARRAYS, both, strict=True)
+            for prompt, tokens in self._seen.items()
+            for kind, values in zip(_ARRAYS, tokens, strict=True)
         }
         return Memory(numbers=counts, arrays=arrays)
 
@@ -205,7 +207,7 @@ class _ValueTracker(OnlineAdvantage):
         }
 
 
-def _of_token_rewards(
+def _token_reward_advantages(
     name: str, function: Callable[[Sequence[Sequence[float]]], tuple[Array, ...]], step: StepRollouts
 ) -> tuple[Array, ...]:
     """A token's reward, alone or with those after it, against the group, [R][T]."""
@@ -218,7 +220,7 @@ def _length_weighted(step: StepRollouts) -> tuple[Array, ...]:
     """The reward minus the group's mean, a rollout counting once a token, [R][1]."""
     lengths = _by_group([len(tokens) for tokens in step.logprobs], step)
     groups = zip(step.rewards, lengths, strict=True)
-    return _by_rollout([optimal_advantages(rewards, np.asarray(of, dtype=float)) for rewards, of in groups])
+    return _by_rollout([optimal_advantages(rewards, np.asarray(length, dtype=float)) for rewards, length in groups])
 
 
 def _decoupled(step: StepRollouts) -> tuple[Array, ...]:
@@ -239,9 +241,9 @@ def _compensated(limit: float, step: StepRollouts) -> tuple[Array, ...]:
     )
 
 
-_OF_STEPS: dict[str, Callable[[StepRollouts], tuple[Array, ...]]] = {
-    "per_step": partial(_of_token_rewards, "per_step", return_to_go),
-    "per_token": partial(_of_token_rewards, "per_token", own_rewards),
+_STEP_FORMULATIONS: dict[str, Callable[[StepRollouts], tuple[Array, ...]]] = {
+    "per_step": partial(_token_reward_advantages, "per_step", return_to_go),
+    "per_token": partial(_token_reward_advantages, "per_token", own_rewards),
     "compensation": partial(_compensated, 2.0),
     "compensation_clipped": partial(_compensated, COMPENSATION_LIMIT),
     "opo": _length_weighted,
@@ -260,8 +262,8 @@ def online_advantage(name: str) -> OnlineAdvantage:
     >>> [advantage.tolist() for advantage in online_advantage("dr_grpo").advantages(step)]
     [[0.5], [-0.5]]
     """
-    made = {"running_mean": _RunningMean, "spo": _ValueTracker}.get(name)
-    return OnlineAdvantage(formulation(name).name) if made is None else made()
+    stateful = {"running_mean": _RunningMean, "spo": _ValueTracker}.get(name)
+    return OnlineAdvantage(name) if stateful is None else stateful()
 
 
 def _by_group(values: Sequence[Any] | NDArray[Any], step: StepRollouts) -> list[Any]:

@@ -37,16 +37,16 @@ def _tasa(rewards: Array) -> Array:
     # class keeps that class's mean of +1 or -1.
     size = rewards.shape[-1]
     num_pass = rewards.sum(axis=-1, keepdims=True)
-    of_class = rewards / np.maximum(num_pass, 1) - (1 - rewards) / np.maximum(size - num_pass, 1)
-    return np.asarray(size * of_class, dtype=np.float64)
+    class_advantages = rewards / np.maximum(num_pass, 1) - (1 - rewards) / np.maximum(size - num_pass, 1)
+    return np.asarray(size * class_advantages, dtype=np.float64)
 
 
 _DRGRPO_PAPER = "Liu et al. 2025, Understanding R1-Zero-like training (Dr. GRPO), arXiv 2503.20783."
 _STARVATION_PAPER = "Nie et al. 2026, Gradient starvation in binary-reward GRPO, arXiv 2605.07689."
 _SUMMARY = "The research summary that this project started from; no publication of it is known to us."
 _PSR_PAPER = "Zhu et al. 2025, The surprising effectiveness of negative reinforcement, arXiv 2506.01347"
-_of_binary_rewards = partial(Formulation, needs_binary=True)
-_by_token = partial(Formulation, scope="token")
+_binary_formulation = partial(Formulation, needs_binary=True)
+_token_formulation = partial(Formulation, scope="token")
 
 ENTRIES: tuple[Formulation, ...] = (
     Formulation(
@@ -71,32 +71,32 @@ ENTRIES: tuple[Formulation, ...] = (
         source="Williams 1992, without a baseline.",
         function=lambda rewards: np.array(rewards, dtype=np.float64),
     ),
-    _of_binary_rewards(
+    _binary_formulation(
         name="sign",
         formula="2 r - 1",
         source=_STARVATION_PAPER,
         function=lambda rewards: np.asarray(2.0 * rewards - 1.0, dtype=np.float64),
         takes_c=True,
     ),
-    _of_binary_rewards(
+    _binary_formulation(
         name="positive_only",
         formula="1 if r = 1 else 0",
         source=f"{_PSR_PAPER} (PSR).",
         function=lambda rewards: np.array(rewards, dtype=np.float64),
     ),
-    _of_binary_rewards(
+    _binary_formulation(
         name="negative_only",
         formula="0 if r = 1 else -1",
         source=f"{_PSR_PAPER} (NSR).",
         function=lambda rewards: np.asarray(rewards - 1.0, dtype=np.float64),
     ),
-    _of_binary_rewards(
+    _binary_formulation(
         name="w_reinforce",
         formula="0.1 if r = 1 else -1",
         source=f"{_PSR_PAPER} (W-REINFORCE), lambda = 0.1.",
         function=lambda rewards: np.asarray(np.where(rewards == 1.0, PASS_WEIGHT, -1.0), dtype=np.float64),
     ),
-    _of_binary_rewards(
+    _binary_formulation(
         name="tasa",
         formula="G/n_pos if r = 1 else -G/n_neg",
         source="Name and weights by class are those of the request that this project started from; no publication of "
@@ -110,14 +110,14 @@ ENTRIES: tuple[Formulation, ...] = (
         zero_sum=True,
         function=group.max_rl,
     ),
-    _of_binary_rewards(
+    _binary_formulation(
         name="grpo_negative",
         formula="grpo, and -1 for every rollout of a group without a success",
         source="Ours, a plain form of what ngrpo does for such groups.",
         function=group.grpo_negative,
         takes_c=True,
     ),
-    _of_binary_rewards(
+    _binary_formulation(
         name="ngrpo",
         formula="(r - m) / (s + 1e-6), m and s the mean and std of the group's rewards and one more of 1, std with G",
         source="Nan et al. 2025 (NGRPO), arXiv 2509.18851, without its asymmetric clipping, a setting of the loss.",
@@ -130,7 +130,7 @@ ENTRIES: tuple[Formulation, ...] = (
         function=group.krpo,
     ),
     *(
-        _of_binary_rewards(
+        _binary_formulation(
             name=f"pass_at_{k}",
             formula=f"{k} if r = 1 else {k} (1 - C(G-1-c, {k - 1}) / C(G-1, {k - 1})), c passes in the group",
             source=f"Walder and Karkhanis 2025 (PKPO), arXiv 2505.15201, for k = {k} without a baseline.",
@@ -194,7 +194,7 @@ ENTRIES: tuple[Formulation, ...] = (
         source="Ours, a plain form of what spo tracks.",
         scope="run",
     ),
-    _of_binary_rewards(
+    _binary_formulation(
         name="spo",
         formula="r - a / (a + b), scaled over the step; at each visit a <- d a + passes, b <- d b + fails, "
         "d = 2^(-D / 0.06) within [0.875, 0.96]",
@@ -202,31 +202,31 @@ ENTRIES: tuple[Formulation, ...] = (
         "authors' program and no samples before the run; its sampling of prompts is not an advantage's.",
         scope="run",
     ),
-    _by_token(
+    _token_formulation(
         name="per_step",
         formula="R_t - mean over the group of R_t, R_t the sum of the token rewards from token t on",
         source="REINFORCE with causality (Williams 1992) on rewards of single steps; DeepSeekMath (arXiv 2402.03300, "
         "section 4.1.3) scales each step's reward first.",
     ),
-    _by_token(
+    _token_formulation(
         name="per_token",
         formula="r_t - mean over the group of r_t, r_t the token's own reward",
         source="Ours, per_step without what comes after a token.",
     ),
-    _by_token(
+    _token_formulation(
         name="compensation",
         formula="grpo x (2 - p_t/p_max), p_max the probability of the most likely token there",
         source=_SUMMARY,
     ),
-    _by_token(
+    _token_formulation(
         name="compensation_clipped", formula="grpo x min(2 - p_t/p_max, 1.5)", source=f"{_SUMMARY} The limit is ours."
     ),
-    _by_token(
+    _token_formulation(
         name="token_critic",
         formula="grpo + b_t, b a linear head on the policy's hidden state at token t, trained on -grpo x b_t",
         source=f"{_SUMMARY} The head's form and its start at zero are ours.",
     ),
-    _by_token(
+    _token_formulation(
         name="gae",
         formula="A_t = V_{t+1} - V_t + 0.95 A_{t+1}, r in place of V after the last token; V a linear head on the "
         "policy's hidden state before token t, trained on (V_t - R_t)^2, R_t = A_t + V_t",
@@ -344,21 +344,17 @@ def compute_advantages(name: str, rewards: ArrayLike) -> Array:
 def compute_step_advantages(name: str, rewards: Iterable[ArrayLike]) -> tuple[Array, ...]:
     """The advantages of all groups of a step, which may differ in size, [N][G]; refused likewise.
 
-    >>> found = compute_step_advantages("batch_mean", [[1.0, 1.0, 1.0], [0.0]])
-    >>> [group.tolist() for group in found]
+    >>> [group.tolist() for group in compute_step_advantages("batch_mean", [[1.0, 1.0, 1.0], [0.0]])]
     [[0.25, 0.25, 0.25], [-0.75]]
     """
-    chosen, groups = formulation(name), [np.asarray(own, dtype=np.float64) for own in rewards]
+    chosen, groups = formulation(name), [np.asarray(values, dtype=np.float64) for values in rewards]
     sizes = sorted(set(map(len, groups)))
-    indices = [[index for index, own in enumerate(groups) if len(own) == size] for size in sizes]
-    stacks = [np.stack([groups[index] for index in of_size]) for of_size in indices]
+    stacks = [np.stack([values for values in groups if len(values) == size]) for size in sizes]
     functions = [_function(chosen, stack) for stack in stacks]
     if chosen.scope == "step":
         return tuple(functions[0](groups))
-    by_index: dict[int, Array] = {}
-    for of_size, stack, function in zip(indices, stacks, functions, strict=True):
-        by_index |= dict(zip(of_size, function(stack), strict=True))
-    return tuple(by_index[index] for index in range(len(groups)))
+    by_size = {size: iter(function(stack)) for size, function, stack in zip(sizes, functions, stacks, strict=True)}
+    return tuple(next(by_size[len(values)]) for values in groups)
 
 
 def _function(chosen: Formulation, values: Array) -> Callable[[Any], Any]:

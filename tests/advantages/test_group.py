@@ -39,18 +39,16 @@ def test_grpo_is_what_trl_logs_in_float32() -> None:
 rewards_of_groups = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0, 1.3]), min_size=4, max_size=7)
 
 
-@settings(deadline=None)
 @given(rewards_of_groups, st.integers(2, 4))
 def test_leave_one_out_weights_are_what_a_rollout_adds_to_the_others(rewards: list[float], k: int) -> None:
     """Over all sets of k - 1 others, one by one."""
     expected = []
-    for i, own in enumerate(rewards):
+    for i, reward in enumerate(rewards):
         bests = [max(rest) for rest in itertools.combinations(rewards[:i] + rewards[i + 1 :], k - 1)]
-        expected.append(k * np.mean([max(own, best) - best for best in bests]))
+        expected.append(k * np.mean([max(reward, best) - best for best in bests]))
     np.testing.assert_allclose(leave_one_out_weights(k)(np.array(rewards)), expected, atol=1e-12)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=9))
 def test_ngrpo_is_grpo_with_one_more_success(rewards: list[float]) -> None:
     values = [*rewards, 1.0]
@@ -66,15 +64,14 @@ def test_ngrpo_has_the_figures_of_its_paper(num_pass: int, passes: float | None,
     assert passes is None or advantages[0] == pytest.approx(passes, abs=0.005)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-2, 2), min_size=1, max_size=8))
 def test_krpo_is_the_filter_in_its_other_form(rewards: list[float]) -> None:
     """Precisions add up: the prediction's and the reward's."""
     state, variance, expected = 0.0, 1.0, []
     for reward in rewards:
-        before, of_reward = 1 / (variance + 1e-5), 1 / 1e-2
-        state = (state * before + reward * of_reward) / (before + of_reward)
-        variance = 1 / (before + of_reward)
+        before, precision = 1 / (variance + 1e-5), 1 / 1e-2
+        state = (state * before + reward * precision) / (before + precision)
+        variance = 1 / (before + precision)
         expected.append((reward - state) / (variance**0.5 + 1e-8))
     np.testing.assert_allclose(krpo(np.array(rewards)), expected, rtol=1e-9, atol=1e-9)
 
@@ -115,7 +112,6 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(steps)
 def test_batch_std_is_what_trl_computes(groups: list[np.ndarray]) -> None:
     rewards = np.concatenate(groups)
@@ -123,10 +119,9 @@ def test_batch_std_is_what_trl_computes(groups: list[np.ndarray]) -> None:
     expected = np.concatenate([group - group.mean() for group in groups]) / (std + 1e-4)
     advantages = compute_step_advantages("batch_std", groups)
     np.testing.assert_allclose(np.concatenate(advantages), expected, atol=1e-9)
-    assert all(not np.any(of) for of, group in zip(advantages, groups, strict=True) if np.ptp(group) == 0)
+    assert all(not np.any(advantage) for advantage, group in zip(advantages, groups, strict=True) if np.ptp(group) == 0)
 
 
-@settings(deadline=None)
 @given(steps)
 def test_reinforce_plus_plus_is_the_standard_score_over_the_step(groups: list[np.ndarray]) -> None:
     rewards = np.concatenate(groups)
@@ -136,7 +131,6 @@ def test_reinforce_plus_plus_is_the_standard_score_over_the_step(groups: list[np
     assert np.ptp(rewards) > 0 or not np.any(result)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 4))
 def test_gdpo_is_what_trl_computes(seed: int, num_functions: int, num_groups: int) -> None:
     """Its lines for ``normalize_then_sum``, on torch's float64."""
@@ -152,26 +146,25 @@ def test_gdpo_is_what_trl_computes(seed: int, num_functions: int, num_groups: in
 def test_gdpo_hears_a_function_whatever_its_scale_and_nothing_of_dead_groups() -> None:
     rewards = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
     dead = np.full((3, 2), 0.1)
-    alone, tenth = (gdpo([rewards * [1.0, scale], dead], [1.0, 1.0])[0] for scale in (1.0, 0.1))
-    np.testing.assert_allclose(alone, tenth, rtol=2e-3)
-    assert alone[0] == pytest.approx(alone[2])
+    whole, tenth = (gdpo([rewards * [1.0, scale], dead], [1.0, 1.0])[0] for scale in (1.0, 0.1))
+    np.testing.assert_allclose(whole, tenth, rtol=2e-3)
+    assert whole[0] == pytest.approx(whole[2])
     assert not gdpo([rewards, dead], [1.0, 1.0])[1].any()
-    assert formulation("gdpo").zero_sum == (abs(alone.sum()) < 1e-9)
+    assert formulation("gdpo").zero_sum == (abs(whole.sum()) < 1e-9)
     assert [advantages.tolist() for advantages in gdpo([dead[:1], dead], [1.0, 1.0])] == [[0.0], [0.0, 0.0, 0.0]]
 
 
 def test_ragged_steps_by_hand() -> None:
     groups = [[1.0, 0.0], [1.0, 1.0, 0.0, 0.0], [1.0, 1.0]]
     # five of eight rollouts pass
-    up, down = 3 / 8, -5 / 8
-    advantages = [of_group.tolist() for of_group in compute_step_advantages("batch_mean", groups)]
-    assert advantages == [[up, down], [up, up, down, down], [up, up]]
+    success, fail = 3 / 8, -5 / 8
+    advantages = [group.tolist() for group in compute_step_advantages("batch_mean", groups)]
+    assert advantages == [[success, fail], [success, success, fail, fail], [success, success]]
     # Others of group 1: means 1/2 and 1, sampling variances (1/3) / 4 and 0: v = 1/24, s = 1/16, l = 2/3 * 2/5 = 4/15.
     first = compute_step_advantages("shrinkage", groups)[0]
     np.testing.assert_allclose(first, [1.0 - 0.75 * 4 / 15, -(11 / 15 + 0.75 * 4 / 15)])
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0]), min_size=3, max_size=3), min_size=1, max_size=5),
     st.floats(0.1, 10),
@@ -199,9 +192,11 @@ rewards = st.lists(st.lists(st.floats(-2, 2), min_size=1, max_size=6), min_size=
 @given(group=rewards)
 def test_what_a_token_earns_or_is_still_to_come_is_credited_minus_the_mean_of_the_group(credited, last, group) -> None:
     for row, advantages in zip(group, credited(group), strict=True):
-        for at in range(len(row)):
-            mean = sum(sum(other[at:][:last]) for other in group) / len(group)  # one that has ended has nothing to come
-            assert advantages[at] == pytest.approx(sum(row[at:][:last]) - mean, abs=1e-12)
+        for position in range(len(row)):
+            mean = sum(sum(other[position:][:last]) for other in group) / len(
+                group
+            )  # one that has ended has nothing to come
+            assert advantages[position] == pytest.approx(sum(row[position:][:last]) - mean, abs=1e-12)
 
 
 @given(st.lists(st.tuples(st.floats(-20, 0), st.floats(0, 20)), min_size=1, max_size=8), st.floats(1, 2))

@@ -19,14 +19,21 @@ def test_a_formulation_of_rewards_is_the_same_online(name: str) -> None:
     assert (online.name, online.by_token, online.remembers, online.memory) == (name, False, False, Memory())
 
 
-def test_per_step_by_hand() -> None:
-    online = online_advantage("per_step")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # returns 2 1 1 and 1 1, so the mean is 1.5 1 .5
+        ("per_step", [[0.5, 0.0, 0.5], [-0.5, 0.0]]),
+        # means by position 1/2, 1/2, and 1/2 with the one that has ended
+        ("per_token", [[0.5, -0.5, 0.5], [-0.5, 0.5]]),
+    ],
+)
+def test_token_rewards_by_hand(name: str, expected: list[list[float]]) -> None:
+    online = online_advantage(name)
     assert online.by_token
-    # returns: 2 1 1 and 1 1, so the mean is 1.5 1 .5; the second group of one has nothing to be compared with
-    token_rewards = [[1.0, 0.0, 1.0], [0.0, 1.0], [1.0], [1.0]]
-    advantages = online.advantages(step([[1.0, 0.0], [1.0, 1.0]], token_rewards=token_rewards))
-    assert [advantage.tolist() for advantage in advantages] == [[0.5, 0.0, 0.5], [-0.5, 0.0], [0.0], [0.0]]
-    with pytest.raises(ValueError, match="per_step needs a reward of every token"):
+    advantages = online.advantages(step([[1.0, 0.0]], token_rewards=[[1.0, 0.0, 1.0], [0.0, 1.0]]))
+    assert [advantage.tolist() for advantage in advantages] == expected
+    with pytest.raises(ValueError, match=f"{name} needs a reward of every token"):
         online.advantages(step([[1.0, 0.0]]))
 
 
@@ -42,12 +49,6 @@ def test_formulations_of_tokens_and_of_the_run_take_groups_of_any_size() -> None
     tokens = {"logprobs": [np.log([0.5])] * 4, "max_logprobs": [[0.0]] * 4}
     halved = online_advantage("compensation").advantages(step(rewards, **tokens))
     np.testing.assert_allclose(np.concatenate(halved), 1.5 * np.concatenate(base))
-
-
-def test_per_token_by_hand() -> None:
-    token_rewards = [[1.0, 0.0, 1.0], [0.0, 1.0]]  # means at each place: 1/2, 1/2, and 1/2 with one that has ended
-    advantages = online_advantage("per_token").advantages(step([[1.0, 0.0]], token_rewards=token_rewards))
-    assert [advantage.tolist() for advantage in advantages] == [[0.5, -0.5, 0.5], [-0.5, 0.5]]
 
 
 def test_opo_by_hand() -> None:
@@ -135,15 +136,15 @@ def test_spo_forgets_as_far_as_the_policy_has_moved(moved: float, remaining: flo
 
 
 def test_spo_asks_for_the_last_completion_of_each_prompt() -> None:
-    online, asked = online_advantage("spo"), []
+    online, requests = online_advantage("spo"), []
     online.advantages(visit([[1.0, 0.0], [1.0, 0.0]], ("a", "b")))
 
     def rescore(groups: Sequence[int], completions: Sequence[Sequence[int]]) -> list[list[float]]:
-        asked.append((list(groups), [tuple(ids) for ids in completions]))
+        requests.append((list(groups), [tuple(ids) for ids in completions]))
         return [[-1.0, -1.0]]
 
     online.advantages(replace(visit([[1.0], [0.0]], ("c", "b")), rescore=rescore))
-    assert asked == [([1], [(2, 9)])]  # the first completion of b, which was the third of its step
+    assert requests == [([1], [(2, 9)])]  # the first completion of b, which was the third of its step
     with pytest.raises(ValueError, match="spo needs the policy to score what it sampled before"):
         online.advantages(step([[1.0, 0.0]], ("b",), completion_ids=[(1,), (2,)]))
 
@@ -153,11 +154,11 @@ def test_what_remembers_goes_on_from_its_memory_through_a_checkpoint(name: str) 
     online = online_advantage(name)
     online.advantages(visit([[1.0, 0.0], [1.0, 0.0]], ("a:1", "b")))
     memory = online.memory
-    again = online_advantage(name)
-    again.recall(Memory(numbers=json.loads(json.dumps(memory.numbers)), arrays=dict(memory.arrays)))
+    resumed = online_advantage(name)
+    resumed.recall(Memory(numbers=json.loads(json.dumps(memory.numbers)), arrays=dict(memory.arrays)))
     following = visit([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]], ("b", "a:1", "c"), moved=0.01)
-    np.testing.assert_array_equal(again.advantages(following), online.advantages(following))
-    assert again.memory.numbers == online.memory.numbers
+    np.testing.assert_array_equal(resumed.advantages(following), online.advantages(following))
+    assert resumed.memory.numbers == online.memory.numbers
 
 
 @pytest.mark.parametrize("numbers", [{"a": 0.5}, {"passes:a": 1.0}])

@@ -11,7 +11,6 @@ from gradscope.rollouts.run import TrainerSettings
 from tests.gradients.models import sequence_of
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 200))
 def test_every_row_is_in_one_batch_within_the_budget(lengths, budget):
     batches = split_rows(lengths, budget)
@@ -22,7 +21,6 @@ def test_every_row_is_in_one_batch_within_the_budget(lengths, budget):
     assert in_order == sorted(lengths, reverse=True)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=7), st.integers(1, 40), st.none() | st.integers(0, 20))
 def test_no_other_cut_costs_less(lengths, budget, cost):
     batches = split_rows(lengths, budget, cost)

@@ -21,7 +21,6 @@ def objective(**values) -> Objective:
     return Objective.from_settings(TrainerSettings(values=values))
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=5))
 def test_weights_add_up_to_what_each_loss_averages_over(masks):
     counts = [sum(mask) for mask in masks]

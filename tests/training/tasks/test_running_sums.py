@@ -10,7 +10,6 @@ from gradscope.training.tasks.load import load_task
 DIGITS = st.lists(st.integers(1, 9), min_size=2, max_size=8)
 
 
-@settings(deadline=None)
 @given(DIGITS)
 def test_right_solution_earns_answer_and_every_step(operands: list[int]) -> None:
     completion = running_sums.solve(operands)
@@ -23,7 +22,6 @@ def test_right_solution_earns_answer_and_every_step(operands: list[int]) -> None
     assert running_sums.grade_exact(completion[1:], completion) == running_sums.grade_exact("", completion) == 0.0
 
 
-@settings(deadline=None)
 @given(DIGITS, st.lists(st.booleans(), min_size=7, max_size=7))
 def test_each_forgotten_carry_costs_one_step(operands: list[int], forgets: list[bool]) -> None:
     total, lost = operands[0], 0

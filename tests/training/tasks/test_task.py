@@ -13,7 +13,6 @@ from tests.diagnostics.made_up_runs import group_of, with_fields
 from tests.rollouts.readers.lines import write_lines
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5), st.integers(0, 20), st.integers(1, 20), st.integers(0, 9))
 def test_order(num_prompts: int, more: int, steps: int, seed: int) -> None:
     num_problems = num_prompts + more
