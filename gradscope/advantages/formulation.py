@@ -59,9 +59,7 @@ class Formulation(Struct, frozen=True, kw_only=True):
             return np.asarray(np.where(failed, 0.0 - c, self.function(rewards)), dtype=np.float64)
 
         failed = f"and {0.0 - c:g} for every rollout of a group without a success"
-        return replace(
-            self, name=name, formula=f"{self.formula.partition(', and')[0]}, {failed}", function=function
-        )
+        return replace(self, name=name, formula=f"{self.formula.partition(', and')[0]}, {failed}", function=function)
 
     def why_not(self, rewards: ArrayLike) -> str | None:
         """Why rewards, [..., G] or all groups of a step, [N, G], have no such advantage; None where they have one."""

@@ -25,21 +25,21 @@ Verify = Literal["first", "all"]
 _option = partial(Option, panel="Model")
 
 
-def missing_library(*more: str) -> str | None:
-    """The first of the libraries that gradients need, and of some more, that is not installed; None where all are."""
-    return next((name for name in ("torch", "transformers", "peft", *more) if find_spec(name) is None), None)
+def missing_library(*additional: str) -> str | None:
+    """The first library that gradients need, or additional one, that is not installed; None where all are."""
+    return next((name for name in ("torch", "transformers", "peft", *additional) if find_spec(name) is None), None)
 
 
-def require_libraries(*more: str) -> None:
+def require_libraries(*additional: str) -> None:
     """Raise before any import if a required library is not installed.
 
-    ``more`` are libraries needed besides those of gradients; they come with the extra ``train``.
+    ``additional`` libraries come with the extra ``train``.
 
     Raises:
         MissingDependencyError: One of them is not installed.
     """
-    if (name := missing_library(*more)) is not None:
-        purpose, extra = ("Recording needs", "train") if more else ("Gradients need", "gradients")
+    if (name := missing_library(*additional)) is not None:
+        purpose, extra = ("Recording needs", "train") if additional else ("Gradients need", "gradients")
         raise MissingDependencyError(
             f"{purpose} {name}, which is not installed.", hint=f"pip install 'gradscope[{extra}]'"
         )

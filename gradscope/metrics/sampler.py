@@ -131,16 +131,16 @@ def mismatch_estimates(
     [0.8, 4.0, 0.451]
     """
     # what is summed over sequences, [S] each; the weights relative to the largest, on which shares do not depend
-    of_tokens, of_sequences = float(sums.log_square.max()) / 2, float(sums.log_ratio.max())
+    token_scale, sequence_scale = float(sums.log_square.max()) / 2, float(sums.log_ratio.max())
     with np.errstate(over="ignore"):
         excess_of_sequences = np.expm1(2 * sums.log_ratio)
     columns = {
         "tokens": sums.num_tokens,
         "sequences": np.ones(len(sums.num_tokens)),
-        "weight": np.exp(sums.log_weight - of_tokens),
-        "square": np.exp(sums.log_square - 2 * of_tokens),
-        "sequence_weight": np.exp(sums.log_ratio - of_sequences),
-        "sequence_square": np.exp(2 * (sums.log_ratio - of_sequences)),
+        "weight": np.exp(sums.log_weight - token_scale),
+        "square": np.exp(sums.log_square - 2 * token_scale),
+        "sequence_weight": np.exp(sums.log_ratio - sequence_scale),
+        "sequence_square": np.exp(2 * (sums.log_ratio - sequence_scale)),
         "logprob_gap": sums.distance,
         "kl_k1": 0.0 - sums.log_ratio,
         "kl_k3": sums.k3,
@@ -153,7 +153,7 @@ def mismatch_estimates(
     is_finite = {name: bool(np.all(np.abs(values) < _LARGEST)) for name, values in columns.items()}
     table = np.column_stack([values if is_finite[name] else np.zeros_like(values) for name, values in columns.items()])
     estimates = bootstrap_statistics(
-        _statistics, cluster_sums(table, prompts), within=(_LOWER_BOUNDS, _UPPER_BOUNDS), resampling=resampling
+        _statistics, cluster_sums(table, prompts), bounds=(_LOWER_BOUNDS, _UPPER_BOUNDS), resampling=resampling
     )
     by_name = dict(zip(NAMES, estimates, strict=True))
     for name in ("kl_k3", "chi2_token", "chi2_sequence"):
@@ -167,17 +167,17 @@ def mismatch_estimates(
 def _statistics(totals: Array) -> Array:
     """From sums of the columns, [..., 14], to the estimates, [..., 10]."""
     tokens, sequences, weight, square, sequence_weight, sequence_square = np.moveaxis(totals[..., :6], -1, 0)
-    of_tokens, of_sequences = totals[..., 6:13] / tokens[..., None], totals[..., 13] / sequences
+    token_means, sequence_means = totals[..., 6:13] / tokens[..., None], totals[..., 13] / sequences
     shares = _effective_share(weight, square, tokens), _effective_share(sequence_weight, sequence_square, sequences)
     return np.concatenate(
-        [np.stack(shares, axis=-1), of_tokens[..., :4], of_sequences[..., None], of_tokens[..., 4:]], axis=-1
+        [np.stack(shares, axis=-1), token_means[..., :4], sequence_means[..., None], token_means[..., 4:]], axis=-1
     )
 
 
 def _effective_share(weight: Array, square: Array, number: Array) -> Array:
     """Kish's share; where the jackknife takes the largest weight out, rounding may leave less than nothing."""
-    least = np.finfo(np.float64).tiny
-    return np.asarray(np.clip(weight**2 / (number * np.maximum(square, least)), 0.0, 1.0))
+    smallest = np.finfo(np.float64).tiny
+    return np.asarray(np.clip(weight**2 / (number * np.maximum(square, smallest)), 0.0, 1.0))
 
 
 def first_step(steps: Sequence[int], last_versions: Sequence[int]) -> int | None:
@@ -225,7 +225,7 @@ def token_mean(
     if not len(table):
         return Estimate.undefined_because("there is nothing to average")
     units = cluster_sums(table, prompts)
-    return bootstrap_statistics(ratios, units, within=(0.0, np.inf), resampling=resampling)[0]
+    return bootstrap_statistics(ratios, units, bounds=(0.0, np.inf), resampling=resampling)[0]
 
 
 Sign = Literal["positive", "negative"]
@@ -276,8 +276,8 @@ def token_cells(advantages: ArrayLike, logprobs: ArrayLike, entropies: ArrayLike
     is_top = undecided >= np.quantile(undecided, 1.0 - TOP)
     masks = {}
     for sign, probability, entropy in product(SIGNS, range(len(PROBABILITIES) - 1), ENTROPIES):
-        of_sign = values > 0 if sign == "positive" else values < 0
-        mask = of_sign & (bucket == probability) & (is_top if entropy == "top_fifth" else ~is_top)
+        has_sign = values > 0 if sign == "positive" else values < 0
+        mask = has_sign & (bucket == probability) & (is_top if entropy == "top_fifth" else ~is_top)
         if mask.any():
             masks[TokenCell(sign=sign, probability=probability, entropy=entropy)] = mask
     return masks

@@ -40,7 +40,7 @@ def test_what_is_no_table_of_tokens_is_refused(ratios: list[float], lengths: lis
 FEW = Resampling(num_resamples=200)
 
 
-def plain(sequences: list[list[float]], advantages: list[list[float]]) -> dict[str, float]:
+def by_hand(sequences: list[list[float]], advantages: list[list[float]]) -> dict[str, float]:
     tokens = [d for sequence in sequences for d in sequence]
     signs = [a for sequence in advantages for a in sequence]
     weights = [math.exp(d) for d in tokens]
@@ -69,17 +69,17 @@ def test_every_number_is_that_of_plain_arithmetic(seed: int, scale: float) -> No
     sequences = [rng.normal(0, scale, rng.integers(1, 9)).tolist() for _ in range(40)]
     advantages = [rng.choice([-1.0, 0.0, 1.0], len(sequence)).tolist() for sequence in sequences]
     sums = sequence_sums(np.concatenate(sequences), [len(s) for s in sequences], np.concatenate(advantages))
-    prompts = [f"p{at // 2}" for at in range(40)]
+    prompts = [f"p{index // 2}" for index in range(40)]
     estimates = mismatch_estimates(sums, prompts, resampling=FEW)
     assert {name: estimates[name].value for name in NAMES} == pytest.approx(
-        plain(sequences, advantages), rel=1e-9, abs=1e-12
+        by_hand(sequences, advantages), rel=1e-9, abs=1e-12
     )
     for name in NAMES:
         low, high = estimates[name].ends
         assert low <= estimates[name].value <= high
         assert estimates[name].num_units == 20
-    again = mismatch_estimates(sums, prompts, resampling=Resampling(num_resamples=200, seed=1))
-    assert again["kl_k1"].ends != estimates["kl_k1"].ends
+    reseeded = mismatch_estimates(sums, prompts, resampling=Resampling(num_resamples=200, seed=1))
+    assert reseeded["kl_k1"].ends != estimates["kl_k1"].ends
 
 
 def test_policies_that_agree_have_no_mismatch_and_no_interval() -> None:
@@ -98,7 +98,7 @@ def test_one_sequence_has_numbers_without_intervals() -> None:
 
 def test_ratios_beyond_floating_point_keep_what_does_not_need_them() -> None:
     sums = sequence_sums([800.0, -800.0, 0.0] * 6, [1] * 18)
-    estimates = mismatch_estimates(sums, [at // 3 for at in range(18)], resampling=FEW)
+    estimates = mismatch_estimates(sums, [index // 3 for index in range(18)], resampling=FEW)
     assert estimates["token_ess"].value == pytest.approx(1 / 3)
     assert estimates["logprob_gap"].value == pytest.approx(1600 / 3)
     assert estimates["frac_beyond_2"].value == pytest.approx(2 / 3)
@@ -123,14 +123,14 @@ def test_one_prompt_that_is_all_the_weight_breaks_no_interval() -> None:
 def test_prompts_are_the_unit_that_is_resampled() -> None:
     """Sequences of a prompt that are copies of each other say no more than one of them."""
     rng = np.random.default_rng(3)
-    of_prompts = rng.normal(0, 0.1, 30)
-    once = mismatch_estimates(sequence_sums(of_prompts, [1] * 30), range(30), resampling=FEW)
+    ratios = rng.normal(0, 0.1, 30)
+    once = mismatch_estimates(sequence_sums(ratios, [1] * 30), range(30), resampling=FEW)
     copies = mismatch_estimates(
-        sequence_sums(np.repeat(of_prompts, 8), [1] * 240), np.repeat(np.arange(30), 8), resampling=FEW
+        sequence_sums(np.repeat(ratios, 8), [1] * 240), np.repeat(np.arange(30), 8), resampling=FEW
     )
     assert copies["logprob_gap"].interval == pytest.approx(once["logprob_gap"].interval)
-    alone = mismatch_estimates(sequence_sums(np.repeat(of_prompts, 8), [1] * 240), range(240), resampling=FEW)
-    assert np.ptp(alone["logprob_gap"].ends) < 0.5 * np.ptp(copies["logprob_gap"].ends)
+    independent = mismatch_estimates(sequence_sums(np.repeat(ratios, 8), [1] * 240), range(240), resampling=FEW)
+    assert np.ptp(independent["logprob_gap"].ends) < 0.5 * np.ptp(copies["logprob_gap"].ends)
 
 
 @pytest.mark.parametrize(
@@ -142,14 +142,14 @@ def test_no_weights_come_from_the_future(steps: list[int], versions: list[int], 
 
 
 def test_lags_are_counted_by_hand() -> None:
-    lags = lag_estimates([0] * 10 + [1] * 5 + [3] * 5, [at // 2 for at in range(20)])
+    lags = lag_estimates([0] * 10 + [1] * 5 + [3] * 5, [index // 2 for index in range(20)])
     assert lags["mean_lag"].value == 1.0
     assert lags["frac_above_1"].value == 0.25
     assert (lags["max_lag"].value, lags["max_lag"].interval) == (3.0, None)
     assert lags["mean_lag"].num_units == 10
-    alike = lag_estimates([2.0] * 6, range(6))
-    assert (alike["mean_lag"].value, alike["mean_lag"].interval) == (2.0, None)
-    assert alike["frac_above_1"].value == 1.0
+    equal = lag_estimates([2.0] * 6, range(6))
+    assert (equal["mean_lag"].value, equal["mean_lag"].interval) == (2.0, None)
+    assert equal["frac_above_1"].value == 1.0
     assert all(result.undefined for result in lag_estimates([], []).values())
 
 

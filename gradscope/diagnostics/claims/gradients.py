@@ -141,7 +141,7 @@ def _norm_ratio(groups: Sequence[BaselineGroup]) -> Estimate:
         least = np.maximum(sums, _NO_SPREAD * total)  # a resample may hold no group with a gradient
         return np.asarray(least[..., :1] / least[..., 1:], dtype=np.float64)
 
-    return bootstrap_statistics(ratio, parts, within=(0.0, np.inf))[0]
+    return bootstrap_statistics(ratio, parts, bounds=(0.0, np.inf))[0]
 
 
 def sign_part(
@@ -338,7 +338,7 @@ def higher_with_token_credit(evidence: Evidence) -> Judgement:
     step = collected.report.steps[-1].step
     if not both:
         return cannot_tell("No group has a gradient under both advantages", steps=(step,))
-    (ratio,) = bootstrap_statistics(ratios, both, within=(0.0, np.inf))
+    (ratio,) = bootstrap_statistics(ratios, both, bounds=(0.0, np.inf))
     token, outcome = np.mean(both, axis=0).tolist()
     return Judgement(
         estimate=ratio,
@@ -373,7 +373,7 @@ def _over_weights(name: str, null: str | None, within: tuple[float, float], evid
     values = [value - by_chance for value, by_chance in pairs if value is not None and by_chance is not None]
     if len(values) < 2:
         return cannot_tell("The initial weights of fewer than two matrices are on disk")
-    mean = student_mean(values, within=(within[0], 1.0))
+    mean = student_mean(values, bounds=(within[0], 1.0))
     return Judgement(
         estimate=mean,
         null=Estimate.exact(within[1]),

@@ -157,7 +157,7 @@ def all_fail_is_exponential(evidence: Evidence) -> Judgement:
     bend, of_line, *shares = bootstrap_statistics(
         curve,
         unit_sums(fails.T, table.prompt, len(fails)),
-        within=([-1.0, 0.0, 0.0, 0.0, 0.0], 1.0),
+        bounds=([-1.0, 0.0, 0.0, 0.0, 0.0], 1.0),
         resampling=evidence.resampling,
     )
     course = ", ".join(

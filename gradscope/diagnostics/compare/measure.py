@@ -427,7 +427,7 @@ def _cell(
         runs=tuple(runs),
         metrics={
             name: paired.student_mean(
-                [values[name] for values in of_seed.values()], within=_range_of(name, of_seed.values())
+                [values[name] for values in of_seed.values()], bounds=_range_of(name, of_seed.values())
             )
             if name in everywhere
             else Estimate.undefined_because(_NOT_COUNTED)

@@ -260,7 +260,7 @@ def measure_advantage_mass(
             continue
         units = kinds.of_prompts(sums)
         positive, negative = bootstrap.bootstrap_statistics(
-            bootstrap.ratios, units[:, [0, 1, 3]], within=(0.0, np.inf), resampling=resampling
+            bootstrap.ratios, units[:, [0, 1, 3]], bounds=(0.0, np.inf), resampling=resampling
         )
         ((zero,),) = bootstrap.bootstrap_shares([units[:, 2:]], resampling=resampling)
         masses.append(

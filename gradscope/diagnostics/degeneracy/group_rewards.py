@@ -482,7 +482,7 @@ def _overall(rows: list[results.StepBehindFilter], resampling: Resampling) -> re
     if not counts:
         return results.BehindFilter(frac_zero_std_sampled=rows[0].frac_zero_std_sampled, by_step=tuple(rows))
     units = np.array(counts, dtype=np.float64)
-    (share,) = bootstrap_statistics(ratios, units, within=(0.0, 1.0), resampling=resampling)
+    (share,) = bootstrap_statistics(ratios, units, bounds=(0.0, 1.0), resampling=resampling)
     dead, sampled = (int(total) for total in units.sum(axis=0))
     return results.BehindFilter(frac_zero_std_sampled=share, num_sampled=sampled, num_dead=dead, by_step=tuple(rows))
 

@@ -395,7 +395,7 @@ def _ratios(sums: Mapping[_Key, Array], prompts: NDArray[np.int64], resampling: 
             _LARGEST,
         ),
         units,
-        within=(
+        bounds=(
             np.array([-np.inf if ends is None else ends[0] for ends in within]),
             np.array([np.inf if ends is None else ends[1] for ends in within]),
         ),

@@ -173,7 +173,7 @@ class MeanRanks(Struct, frozen=True, kw_only=True):
         ratios = bootstrap.bootstrap_statistics(
             lambda sums: np.asarray(sums[..., :count] / sums[..., count:], dtype=np.float64),
             bootstrap.cluster_sums(columns[:, count : 3 * count], groups),
-            within=within,
+            bounds=within,
         )
         means = bootstrap.bounded_means(of_nulls, groups, low=1.0, high=float(self.most))
         energies = bootstrap.bounded_means(energy, groups, low=min(2.0 / self.most, 1.0), high=1.0)

@@ -119,7 +119,7 @@ def outstanding_step(courses: Courses) -> tuple[int, int]:
     if not furthest:  # a loss jumps without an update that went wrong
         searched, furthest = courses, _furthest(courses)
     num_searched = sum(map(len, searched.values()))
-    broken = [step for course in courses.values() for step in StepValues.of(course).not_finite()]
+    broken = [step for course in courses.values() for step in StepValues.from_mapping(course).not_finite()]
     if broken:
         return min(broken), num_searched
     for name, step in furthest.items():
@@ -334,7 +334,7 @@ def _removals_of(gram: StepGram | None, typical: float | None) -> tuple[SpikeRem
     if gram is None or matrix is None:
         return ()
     most = math.ceil(MAX_SHARE_REMOVED * len(matrix))
-    order, norms = removal_order(matrix, most=most)
+    order, norms = removal_order(matrix, max_rows=most)
     enough = next((at for at, norm in enumerate(norms, start=1) if typical is not None and norm <= typical), most)
     return tuple(
         SpikeRemoval(num_removed=number, group_id=gram.group_ids[index], sample=gram.samples[index], grad_norm=norm)
@@ -500,7 +500,7 @@ def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
     unusual = [metric for metric in report.metrics if metric.is_unusual and metric.name in courses]
     if report.was_named or not unusual:
         return
-    broken = {step for course in courses.values() for step in StepValues.of(course).not_finite()}
+    broken = {step for course in courses.values() for step in StepValues.from_mapping(course).not_finite()}
     odd = (
         {"a number that is not finite": broken}
         if broken

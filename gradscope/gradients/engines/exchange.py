@@ -34,9 +34,9 @@ from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Row
 from gradscope.gradients.processes import all_gather, connected_index, num_connected
 
-# Factors as bytes, and the exchange of them: every process has a letter for every process.
+# Factors as bytes, and their exchange: every process sends a message to every process.
 #
-# A letter is a header, which describes its content, and numbers. Headers go from CPU to CPU, numbers from device to
+# A message is a header, which describes its content, and numbers. Headers go from CPU to CPU, numbers from device to
 # device.
 _KINDS: dict[str, Callable[..., layer_factors.GradientFactor]] = {
     kind.__name__: kind
@@ -45,24 +45,24 @@ _KINDS: dict[str, Callable[..., layer_factors.GradientFactor]] = {
 _ALIGNMENT = 16  # bytes at whose multiples numbers begin, so that they can be looked at as any dtype where they lie
 
 
-class _Letter(Struct, frozen=True, kw_only=True):
+class _Message(Struct, frozen=True, kw_only=True):
     """The contribution of one process's rows to another's piece of a parameter."""
 
     shape: tuple[int, ...]
     parts: tuple[layer_factors.Part, ...]  # rows and their factors; empty where the process ran no rows
 
 
-def _exchange_letters(letters: Sequence[_Letter], device: torch.device, head: PlainHead | None = None) -> list[_Letter]:
-    """Send every process its letter; of an output layer in slices (``head``: this process's ids) tokens alone."""
-    packed = [_pack(letter) for letter in letters]
+def _exchange(messages: Sequence[_Message], device: torch.device, head: PlainHead | None = None) -> list[_Message]:
+    """Send every process its message; of an output layer in slices (``head``: this process's ids) tokens only."""
+    packed = [_pack(message) for message in messages]
     headers = [torch.frombuffer(bytearray(header), dtype=torch.uint8) for header, _ in packed]
     bodies = [body for _, body in packed]
     sizes = torch.tensor([[len(header), len(body)] for header, body in zip(headers, bodies, strict=True)])
-    coming = torch.empty_like(sizes)
-    distributed.all_to_all_single(coming, sizes)
+    incoming = torch.empty_like(sizes)
+    distributed.all_to_all_single(incoming, sizes)
     received = zip(
-        _sent(headers, coming[:, 0].tolist(), torch.device("cpu")),
-        _sent(bodies, coming[:, 1].tolist(), device),
+        _sent(headers, incoming[:, 0].tolist(), torch.device("cpu")),
+        _sent(bodies, incoming[:, 1].tolist(), device),
         strict=True,
     )
     return [_unpack(bytes(header.numpy()), body, head) for header, body in received]
@@ -70,25 +70,25 @@ def _exchange_letters(letters: Sequence[_Letter], device: torch.device, head: Pl
 
 def _sent(parts: Sequence[torch.Tensor], sizes: list[int], device: torch.device) -> tuple[torch.Tensor, ...]:
     """Bytes for each process, exchanged for those from each."""
-    came = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-    distributed.all_to_all_single(came, torch.cat([part.to(device) for part in parts]), sizes, [*map(len, parts)])
-    return torch.split(came, sizes)
+    incoming = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+    distributed.all_to_all_single(incoming, torch.cat([part.to(device) for part in parts]), sizes, [*map(len, parts)])
+    return torch.split(incoming, sizes)
 
 
-def _pack(letter: _Letter) -> tuple[bytes, torch.Tensor]:
-    """A letter as a header and aligned blocks of bytes."""
+def _pack(message: _Message) -> tuple[bytes, torch.Tensor]:
+    """A message as a header and aligned blocks of bytes."""
     tensors: list[torch.Tensor] = []
     parts: list[Any] = []
-    for rows, factors in letter.parts:
+    for rows, factors in message.parts:
         described = []
         for factor in factors:
             values = _values(factor)
             described.append((type(factor).__name__, {name: _describe(value) for name, value in values.items()}))
             tensors += [part for value in values.values() for part in (value if isinstance(value, tuple) else [value])]
         parts.append((rows, described))
-    header = json.dumps({"shape": letter.shape, "parts": parts}).encode()
+    header = json.dumps({"shape": message.shape, "parts": parts}).encode()
     flat = [tensor.contiguous().flatten().view(torch.uint8) for tensor in tensors]
-    blocks = [torch.nn.functional.pad(own, (0, -len(own) % _ALIGNMENT)) for own in flat]
+    blocks = [torch.nn.functional.pad(block, (0, -len(block) % _ALIGNMENT)) for block in flat]
     return header, torch.cat(blocks) if blocks else torch.empty(0, dtype=torch.uint8)
 
 
@@ -107,8 +107,8 @@ def _describe(value: Any) -> Any:
     return [list(value.shape), str(value.dtype), "one"]
 
 
-def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> _Letter:
-    """The letter again; its tensors are views of the bytes that came."""
+def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> _Message:
+    """The message again; its tensors are views of the received bytes."""
     fields = json.loads(header)
     offset = 0
 
@@ -125,7 +125,7 @@ def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> _Lette
         return take(shapes, dtype) if single else tuple(take(shape, dtype) for shape in shapes)
 
     def factor_of(kind: str, described: dict[str, Any]) -> layer_factors.GradientFactor:
-        values = {name: value_of(each) for name, each in described.items()}
+        values = {name: value_of(value) for name, value in described.items()}
         if kind != layer_factors.HeadProduct.__name__:
             return _KINDS[kind](**values)
         assert head is not None, "all processes know of which parameters there are slices"
@@ -135,7 +135,7 @@ def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> _Lette
     parts = [
         (tuple(rows), [factor_of(kind, described) for kind, described in factors]) for rows, factors in fields["parts"]
     ]
-    return _Letter(shape=tuple(fields["shape"]), parts=tuple(parts))
+    return _Message(shape=tuple(fields["shape"]), parts=tuple(parts))
 
 
 # The contribution of each row to a part of a parameter: factors cut along the parameter's longer side.
@@ -172,7 +172,7 @@ def _piece_of(factor: layer_factors.GradientFactor, side: int, start: int, stop:
             return layer_factors.OuterProduct(left=tuple(part[:, start:stop] for part in left), right=right)
         return layer_factors.OuterProduct(left=left, right=tuple(part[:, start:stop] for part in right))
     if isinstance(factor, layer_factors.HeadProduct):
-        return replace(factor, tokens=tuple(replace(each, ids=each.ids - start) for each in factor.tokens))
+        return replace(factor, tokens=tuple(replace(row, ids=row.ids - start) for row in factor.tokens))
     if isinstance(factor, layer_factors.Scatter) and side == 1:
         return layer_factors.Scatter(ids=factor.ids, grads=tuple(part[:, start:stop] for part in factor.grads))
     if isinstance(factor, layer_factors.Scatter):
@@ -206,9 +206,9 @@ def _deal_rows(lengths: Sequence[int], num_processes: int) -> list[tuple[int, ..
     shares: list[list[int]] = [[] for _ in range(num_processes)]
     tokens = [0] * num_processes
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        least = tokens.index(min(tokens))
-        shares[least].append(row)
-        tokens[least] += lengths[row]
+        receiver = tokens.index(min(tokens))
+        shares[receiver].append(row)
+        tokens[receiver] += lengths[row]
     return [tuple(sorted(share)) for share in shares]
 
 
@@ -227,23 +227,26 @@ def exchanged_gram(
     with PartStore(prepared.budget.pending_bytes) as store:
         for batch, counts in batches:
 
-            def take(
-                name: str, factors: list[layer_factors.GradientFactor], batch: PaddedBatch = batch, on: bool = counts
-            ) -> None:
-                if on:
-                    store.keep(name, batch.rows, layer_factors.compact(factors))
+            def take(name: str, factors: list[layer_factors.GradientFactor], batch: PaddedBatch = batch) -> None:
+                store.keep(name, batch.rows, layer_factors.compact(factors))
 
-            seen = on_sequence if counts else lambda *_: None  # a pass that ran for the other processes alone
+            # a pass that counts for nothing runs only for the other processes
+            sinks = (take, on_sequence) if counts else (lambda *_: None, lambda *_: None)
             store.trim_memory()
             with gradients_on(policy.trainable, on=False):
-                capture_batch(prepared, batch, capture, take, seen)
+                capture_batch(prepared, batch, capture, *sinks)
         slow = frozenset(chain.from_iterable(all_gather(sorted(capture.uncovered))))
         reshard(policy.model)
-        ids = None if capture.head is None else _OwnIds.of(capture.head.at(plan.objective.temperature))
+        head, id_bounds = None, None
+        if capture.head is not None:  # of its weight each process takes the rows that it holds anyway
+            weight, bias = capture.head.module.weight.detach(), capture.head.module.bias
+            head = capture.head.with_rows(local_tensor(weight), None if bias is None else local_tensor(bias.detach()))
+            head, id_bounds = replace(head, temperature=plan.objective.temperature), row_bounds(weight)
         for name, parameter in policy.trainable.items():
             if name not in slow:
                 parts = store.take(name, accumulator.device) if name in store.names else ()
-                _add_own_piece(accumulator, parameter, parts, ids if name in capture.sliced else None)
+                slices = (head, id_bounds) if name in capture.sliced else (None, None)
+                _add_own_piece(accumulator, parameter, parts, *slices)
     return slow
 
 
@@ -252,11 +255,11 @@ def _own_batches(prepared: PreparedStep, batch_tokens: int) -> list[tuple[Padded
     # all must make the same passes: where this process has fewer rows, the step's shortest runs for nothing
     lengths = prepared.plan.lengths
     shares = _deal_rows(lengths, num_connected())
-    most = max(len(split_rows([lengths[row] for row in share], batch_tokens)) for share in shares)
-    own = prepared.batches(shares[connected_index()], batch_tokens)
+    num_passes = max(len(split_rows([lengths[row] for row in share], batch_tokens)) for share in shares)
+    batches = prepared.batches(shares[connected_index()], batch_tokens)
     shortest = min(range(len(lengths)), key=lengths.__getitem__)
-    idle = [prepared.batch([shortest])] * (most - len(own))
-    return [*((batch, True) for batch in own), *((batch, False) for batch in idle)]
+    idle = [prepared.batch([shortest])] * (num_passes - len(batches))
+    return [*((batch, True) for batch in batches), *((batch, False) for batch in idle)]
 
 
 def add_slowly(prepared: PreparedStep, names: Collection[str], accumulator: GramAccumulator) -> None:
@@ -293,32 +296,25 @@ def _pieces_of_rows(prepared: PreparedStep, block: Mapping[str, nn.Parameter]) -
     return row_buffers
 
 
-class _OwnIds(Struct, frozen=True, kw_only=True):
-    """An output layer in slices: the ids whose rows of the weight this process has anyway."""
-
-    head: PlainHead  # the layer of these ids alone
-    bounds: list[tuple[int, int]]  # first and last-plus-one id of each process
-
-    @classmethod
-    def of(cls, head: PlainHead) -> _OwnIds:
-        """The ids of a layer whose weight is in parts."""
-        weight, bias = head.module.weight.detach(), head.module.bias
-        own = head.with_rows(local_tensor(weight), None if bias is None else local_tensor(bias.detach()))
-        return cls(head=own, bounds=row_bounds(weight))
-
-
 def _add_own_piece(
-    accumulator: GramAccumulator, parameter: nn.Parameter, parts: Sequence[layer_factors.Part], ids: _OwnIds | None
+    accumulator: GramAccumulator,
+    parameter: nn.Parameter,
+    parts: Sequence[layer_factors.Part],
+    head: PlainHead | None,
+    id_bounds: list[tuple[int, int]] | None,
 ) -> None:
-    """Exchange all rows' contributions to one parameter, and add this process's piece of it."""
+    """Exchange all rows' contributions to one parameter, and add this process's piece of it.
+
+    Of an output layer in slices ``head`` has this process's ids, ``id_bounds`` the first and last-plus-one of each.
+    """
     shape, side = _cut_shape(parameter.shape, [factor for _, factors in parts for factor in factors])
-    letters = []
-    for start, stop in _bounds_of(shape[side], num_connected()) if ids is None else ids.bounds:
+    messages = []
+    for start, stop in id_bounds or _bounds_of(shape[side], num_connected()):
         pieces = tuple((rows, [_piece_of(factor, side, start, stop) for factor in factors]) for rows, factors in parts)
         size = (*shape[:side], stop - start, *shape[side + 1 :])
-        letters.append(_Letter(shape=size, parts=pieces))
-    came = _exchange_letters(letters, accumulator.device, None if ids is None else ids.head)
-    everything = [part for letter in came for part in letter.parts]
-    (size,) = {letter.shape for letter in came if letter.parts}
+        messages.append(_Message(shape=size, parts=pieces))
+    received = _exchange(messages, accumulator.device, head)
+    everything = [part for message in received for part in message.parts]
+    (size,) = {message.shape for message in received if message.parts}
     if all(size):
         accumulator.add_parameter(torch.Size(size), parameter.dtype, everything)

@@ -98,25 +98,22 @@ class GramAccumulator:
 
         Rows meet only where they share an expert: <left right^T, left' right'^T> = <left, left'> <right, right'>.
         """
-        calls = [(row, of, local) for rows, factors in parts for local, row in enumerate(rows) for of in factors]
-        routed = [(row, of.experts[at], of.left[at], of.right[at]) for row, of, at in calls if isinstance(of, Routed)]
+        calls = [(row, factor, i) for rows, factors in parts for i, row in enumerate(rows) for factor in factors]
+        routed = [(row, r.experts[i], r.left[i], r.right[i]) for row, r, i in calls if isinstance(r, Routed)]
         if not routed or len(routed) < len(calls):
             return False
-        of_call, *factors = zip(*routed, strict=True)
+        call_rows, *factors = zip(*routed, strict=True)
         experts, left, right = (torch.cat(tensors).to(self.device) for tensors in factors)
         counts, num_rows = torch.bincount(experts).tolist(), self.num_rows
         if sum(count**2 for count in counts) * (sum(shape[1:]) + num_rows) > num_rows**2 * shape.numel():
             return False
-        targets = of_call if self._row_targets is None else [self._row_targets[row] for row in of_call]
-        of_tokens = [row for row, ids in zip(targets, factors[0], strict=True) for _ in range(len(ids))]
-        rows = torch.tensor(of_tokens, device=self.device)
+        targets = call_rows if self._row_targets is None else [self._row_targets[row] for row in call_rows]
+        token_rows = [row for row, ids in zip(targets, factors[0], strict=True) for _ in range(len(ids))]
+        rows = torch.tensor(token_rows, device=self.device)
         for pairs in torch.split(torch.argsort(experts), counts):
-            first, second, of_rows = (
-                left[pairs].double(),
-                right[pairs].double(),
-                one_hot(rows[pairs], num_rows).double(),
-            )
-            self._lower += of_rows.t() @ ((first @ first.t()) * (second @ second.t())) @ of_rows
+            first, second = left[pairs].double(), right[pairs].double()
+            indicators = one_hot(rows[pairs], num_rows).double()
+            self._lower += indicators.t() @ ((first @ first.t()) * (second @ second.t())) @ indicators
         return True
 
     def add_slices(self, shape: tuple[int, int], dtype: torch.dtype, parts: Sequence[Part]) -> None:

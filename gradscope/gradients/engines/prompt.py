@@ -123,7 +123,7 @@ class _Prefix:
         if hidden is not None:
             pairs.append((cuts[segment], hidden))
         if segment > 0:
-            pairs += [pair for pair in self._of_past(segment - 1) if pair[0].requires_grad]
+            pairs += [pair for pair in self._cached_pairs(segment - 1) if pair[0].requires_grad]
         goes_on = segment > 0 and cuts[segment - 1].requires_grad
         targets = [*([cuts[segment - 1]] if goes_on else []), *(call.output for call in calls)]
         if not pairs or not targets:
@@ -131,9 +131,9 @@ class _Prefix:
         grads = _row_by_row(pairs, targets)
         return (grads.pop(0) if goes_on else None), grads
 
-    def _of_past(self, layer: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _cached_pairs(self, layer: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of a layer, each with its cotangents of all rows."""
-        for kind in (0, 1):
+        for kind in (0, 1):  # keys, values
             leaves = [expanded[layer][kind] for expanded in self._expanded]
             parts = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
             yield self._past[layer][kind], torch.cat(parts).unsqueeze(1)
@@ -232,9 +232,9 @@ def prompt_gram(
     capture = Capture(policy.model, policy.trainable, recompute=prepared.budget.recompute)
     tracer = Tracer(policy.model, policy.trainable, plan.objective.temperature)
     groups = _group_by_prompt(plan)
-    remaining, waits, most = policy.trainable, len(groups) > 1, prepared.budget.pending_bytes
+    remaining, waits, pending_bytes = policy.trainable, len(groups) > 1, prepared.budget.pending_bytes
     while remaining:
-        with stream.PendingParts(remaining, accumulator, waits=waits, max_pending_bytes=most) as pending:
+        with stream.PendingParts(remaining, accumulator, waits=waits, max_pending_bytes=pending_bytes) as pending:
             for number, group in enumerate(groups):
                 batches = _completion_batches(plan, group, batch_tokens, accumulator.device)
                 with gradients_on(policy.trainable, on=False):
@@ -246,7 +246,7 @@ def prompt_gram(
                     for name in complete - capture.uncovered if not waits else ():
                         pending.combine(name)
                 if number == 0:
-                    shares = stream.share_of_first([each.rows for each in groups], plan)
+                    shares = stream.share_of_first([batch_group.rows for batch_group in groups], plan)
                     on_rounds(pending.defer_oversized(*shares))
             pending.combine_all(capture.uncovered)
         remaining = {name: part for name, part in pending.left.items() if name not in capture.uncovered}
@@ -283,8 +283,8 @@ def _completion_batches(
     """The completions of a group, each behind the last token of its prompt, every row in one batch."""
     behind = [replace(plan.sequences[plan.rows[row].sequence], prompt_ids=group.prompt_ids[-1:]) for row in group.rows]
     expanded = len(group.prefix_ids) // PREFIX_SHARE
-    most = min(batch_tokens, CPU_TOKENS) if device.type == "cpu" else batch_tokens
+    max_tokens = min(batch_tokens, CPU_TOKENS) if device.type == "cpu" else batch_tokens
     return [
         pad_batch([group.rows[i] for i in part], [behind[i] for i in part], device)
-        for part in split_rows([sequence.length + expanded for sequence in behind], most)
+        for part in split_rows([sequence.length + expanded for sequence in behind], max_tokens)
     ]

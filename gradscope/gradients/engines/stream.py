@@ -253,10 +253,10 @@ def stream_gram(
     the budget says so, decoder layers run again in the backward pass instead of keeping their activations.
     """
     policy, slow = prepared.policy, set[str]()
-    remaining, waits, most = policy.trainable, len(batches) > 1, prepared.budget.pending_bytes
+    remaining, waits, pending_bytes = policy.trainable, len(batches) > 1, prepared.budget.pending_bytes
     while remaining:
         capture = Capture(policy.model, remaining, recompute=prepared.budget.recompute)
-        with PendingParts(remaining, accumulator, waits=waits, max_pending_bytes=most) as pending:
+        with PendingParts(remaining, accumulator, waits=waits, max_pending_bytes=pending_bytes) as pending:
             for number, batch in enumerate(batches):
 
                 def take(name: str, factors: list[GradientFactor], rows: tuple[int, ...] = batch.rows) -> None:
@@ -298,9 +298,9 @@ def capture_batch(
     rows = [plan.rows[index] for index in batch.rows]
     with capture.hooks(), capture.batch(batch, sink):
         outputs = prepared.outputs(batch, past=past, watch=capture.watch)
-        weights = [plan.cotangent(row, each.detach()) for row, each in zip(rows, outputs, strict=True)]
+        weights = [plan.cotangent(row, output.detach()) for row, output in zip(rows, outputs, strict=True)]
         if any(row.requires_grad for row in outputs):  # nothing does where no layer has a rule
             backpropagate(outputs, weights)
-    for row, each in zip(rows, outputs, strict=True):
+    for row, output in zip(rows, outputs, strict=True):
         if row.channel == "score":
-            on_sequence(row.sequence, plan.logprobs(row.sequence, each.detach()))
+            on_sequence(row.sequence, plan.logprobs(row.sequence, output.detach()))

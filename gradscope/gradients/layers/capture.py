@@ -46,17 +46,17 @@ def recomputed(layers: Sequence[nn.Module], run: Run) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for layer in layers:
-            stack.enter_context(exchanged_forward(layer, _again(layer.forward, run)))
+            stack.enter_context(exchanged_forward(layer, _recomputing(layer.forward, run)))
         yield
 
 
 def share_nothing(layers: Sequence[nn.Module]) -> bool:
     """Whether no parameter is in two layers: the gradient of such a one comes in parts when both run again."""
-    every = [id(parameter) for layer in layers for parameter in layer.parameters()]
-    return len(every) == len(set(every))
+    ids = [id(parameter) for layer in layers for parameter in layer.parameters()]
+    return len(ids) == len(set(ids))
 
 
-def _again(forward: Callable[..., Any], run: Run) -> Callable[..., Any]:
+def _recomputing(forward: Callable[..., Any], run: Run) -> Callable[..., Any]:
     def recomputing(*arguments: Any, **keywords: Any) -> Any:
         extra_inputs = (*arguments[1:], *keywords.values())
         if not torch.is_grad_enabled() or not arguments or not all(map(_is_repeatable, extra_inputs)):
@@ -116,7 +116,7 @@ class Capture:
         self._arrived: dict[str, list[GradientFactor]] = defaultdict(list)
         self._sink: Sink | None = None
         self.recompute = recompute  # whether decoder layers run again
-        self._again = decoder_layers(model) if recompute else ()
+        self._recomputed = decoder_layers(model) if recompute else ()
         self._is_counted = False
 
     @property
@@ -144,7 +144,7 @@ class Capture:
             if is_id_lookup(module):
                 handles.append(module.register_forward_pre_hook(self._expand_ids))
             handles.append(module.register_forward_hook(self._take))
-        with removed_later(handles), recomputed(self._again, self._run):
+        with removed_later(handles), recomputed(self._recomputed, self._run):
             yield
 
     @contextmanager

@@ -24,8 +24,8 @@ from gradscope.gradients.model.head import HeadTokens, PlainHead
 class GradientFactor(Protocol):
     """The gradient of one parameter through one call, row by row."""
 
-    def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
-        """Add a slice of one row's gradient, along the parameter's first dimension, to ``out`` [slice, the rest]."""
+    def add_to(self, row: int, start: int, target: torch.Tensor) -> None:
+        """Add a slice of one row's gradient, along the parameter's first dimension, to ``target`` [slice, the rest]."""
 
 
 Part = tuple[tuple[int, ...], list[GradientFactor]]
@@ -43,11 +43,11 @@ class OuterProduct(Struct, frozen=True, kw_only=True):
         """Bytes that both factors take when stored."""
         return sum(part.numel() * part.itemsize for part in (*self.left, *self.right))
 
-    def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
-        """Add rows ``start:start + len(out)`` of the outer product to ``out``, [slice, I]."""
-        left, right = self.left[row][:, start : start + out.shape[0]], self.right[row]
+    def add_to(self, row: int, start: int, target: torch.Tensor) -> None:
+        """Add rows ``start:start + len(target)`` of the outer product to ``target``, [slice, I]."""
+        left, right = self.left[row][:, start : start + target.shape[0]], self.right[row]
         with exact_products(left.dtype, right.dtype):
-            out.addmm_(left.to(out).t(), right.to(out))
+            target.addmm_(left.to(target).t(), right.to(target))
 
     @property
     def padded_bytes(self) -> int:
@@ -78,11 +78,11 @@ class PaddedProduct(Struct, frozen=True, kw_only=True):
     left: torch.Tensor
     right: torch.Tensor
 
-    def write_all(self, start: int, out: torch.Tensor) -> None:
-        """Write rows ``start:start + out.shape[1]`` of the outer products to ``out``, [B, slice, I]."""
-        left = self.left[:, :, start : start + out.shape[1]]
+    def write_all(self, start: int, target: torch.Tensor) -> None:
+        """Write rows ``start:start + target.shape[1]`` of the outer products to ``target``, [B, slice, I]."""
+        left = self.left[:, :, start : start + target.shape[1]]
         with exact_products(left.dtype, self.right.dtype):
-            torch.bmm(left.to(out).transpose(1, 2), self.right.to(out), out=out)
+            torch.bmm(left.to(target).transpose(1, 2), self.right.to(target), out=target)
 
 
 class HeadProduct(Struct, frozen=True, kw_only=True):
@@ -92,13 +92,14 @@ class HeadProduct(Struct, frozen=True, kw_only=True):
     tokens: tuple[HeadTokens, ...]  # its tokens per row, [B][T]
     is_bias: bool = False  # whether the parameter is the bias, [V], and not the weight, [V, H]
 
-    def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
-        """Add the gradients of ids ``start:start + len(out)`` to ``out``, [slice, H] or [slice, 1]."""
+    def add_to(self, row: int, start: int, target: torch.Tensor) -> None:
+        """Add the gradients of ids ``start:start + len(target)`` to ``target``, [slice, H] or [slice, 1]."""
         tokens = self.tokens[row]
         inputs = tokens.hidden.new_ones(len(tokens.ids), 1) if self.is_bias else tokens.hidden
-        inputs = inputs.to(out)
-        for first, last in self.head.slices(len(inputs), start, start + len(out)):
-            out[first - start : last - start].addmm_(tokens.cotangents(self.head, first, last).t().to(out), inputs)
+        inputs = inputs.to(target)
+        for first, last in self.head.slices(len(inputs), start, start + len(target)):
+            cotangents = tokens.cotangents(self.head, first, last)
+            target[first - start : last - start].addmm_(cotangents.t().to(target), inputs)
 
 
 class Scatter(Struct, frozen=True, kw_only=True):
@@ -108,14 +109,14 @@ class Scatter(Struct, frozen=True, kw_only=True):
     grads: tuple[torch.Tensor, ...]
     """The gradient of what was looked up, zero for an id that gets none, per row, [B][T, H]."""
 
-    def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
-        """Add the gradients of ids ``start:start + len(out)`` to ``out``, [slice, H]."""
-        ids, grads = self.ids[row].to(out.device) - start, self.grads[row].to(out)
-        inside = (ids >= 0) & (ids < out.shape[0])
-        if out.device.type == "cpu":
-            out.index_add_(0, ids[inside], grads[inside])
+    def add_to(self, row: int, start: int, target: torch.Tensor) -> None:
+        """Add the gradients of ids ``start:start + len(target)`` to ``target``, [slice, H]."""
+        ids, grads = self.ids[row].to(target.device) - start, self.grads[row].to(target)
+        inside = (ids >= 0) & (ids < target.shape[0])
+        if target.device.type == "cpu":
+            target.index_add_(0, ids[inside], grads[inside])
         else:  # choosing would wait for how many they are
-            out.index_add_(0, ids.clamp(0, out.shape[0] - 1), grads.masked_fill(~inside[:, None], 0.0))
+            target.index_add_(0, ids.clamp(0, target.shape[0] - 1), grads.masked_fill(~inside[:, None], 0.0))
 
     def renumbered(self, seen: torch.Tensor) -> Scatter:
         """The same with ids counted among the sorted ids that occur: a table's unused rows cost nothing."""
@@ -129,13 +130,13 @@ class Routed(Struct, frozen=True, kw_only=True):
     left: tuple[torch.Tensor, ...]  # the factor along the expert's first dimension, per row, [B][pairs, O]
     right: tuple[torch.Tensor, ...]  # the factor along its second dimension, per row, [B][pairs, I]
 
-    def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
-        """Add the matrices of experts ``start:start + len(out)`` to ``out``, [slice, O * I]."""
-        experts = self.experts[row].to(out.device)
-        left, right = self.left[row].to(out), self.right[row].to(out)
-        for expert in torch.unique(experts[(experts >= start) & (experts < start + out.shape[0])]).tolist():
+    def add_to(self, row: int, start: int, target: torch.Tensor) -> None:
+        """Add the matrices of experts ``start:start + len(target)`` to ``target``, [slice, O * I]."""
+        experts = self.experts[row].to(target.device)
+        left, right = self.left[row].to(target), self.right[row].to(target)
+        for expert in torch.unique(experts[(experts >= start) & (experts < start + target.shape[0])]).tolist():
             chosen = experts == expert
-            out[expert - start].view(left.shape[1], right.shape[1]).addmm_(left[chosen].t(), right[chosen])
+            target[expert - start].view(left.shape[1], right.shape[1]).addmm_(left[chosen].t(), right[chosen])
 
 
 class Summed(Struct, frozen=True, kw_only=True):
@@ -143,9 +144,9 @@ class Summed(Struct, frozen=True, kw_only=True):
 
     rows: torch.Tensor  # the gradient of each row, [B, O] or [B, O, I]
 
-    def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
-        """Add elements ``start:start + len(out)`` to ``out``, [slice, 1] or [slice, I]."""
-        out += self.rows[row, start : start + out.shape[0]].to(out).view_as(out)
+    def add_to(self, row: int, start: int, target: torch.Tensor) -> None:
+        """Add elements ``start:start + len(target)`` to ``target``, [slice, 1] or [slice, I]."""
+        target += self.rows[row, start : start + target.shape[0]].to(target).view_as(target)
 
 
 def looked_up_ids(factors: Iterable[GradientFactor]) -> torch.Tensor:
@@ -195,9 +196,9 @@ def compact(factors: Sequence[GradientFactor]) -> list[GradientFactor]:
     if torch.Size(shape).numel() * dtype.itemsize >= sum(product.num_bytes for product in products):
         return list(factors)
     rows = torch.zeros(shape, dtype=dtype, device=left[0].device)
-    for row, out in enumerate(rows):
+    for row, matrix in enumerate(rows):
         for product in products:
-            product.add_to(row, 0, out)
+            product.add_to(row, 0, matrix)
     return [*(factor for factor in factors if not isinstance(factor, OuterProduct)), Summed(rows=rows)]
 
 
@@ -251,7 +252,8 @@ class LayerCall(Struct, frozen=True, kw_only=True):
         if padding is not None:
             # PyTorch gives this id no gradient, also where it was sampled and not padded.
             # It stays with a gradient of zero: to leave it out is to wait for how often it occurs.
-            rows = tuple(row.masked_fill((of == padding)[:, None], 0.0) for of, row in zip(ids, rows, strict=True))
+            masks = ((row == padding)[:, None] for row in ids)
+            rows = tuple(row.masked_fill(mask, 0.0) for row, mask in zip(rows, masks, strict=True))
         return Scatter(ids=ids, grads=rows)
 
 

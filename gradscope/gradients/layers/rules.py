@@ -61,10 +61,10 @@ def adapter(call: layer_factors.LayerCall) -> Mapping[str, layer_factors.Gradien
     The input is [B, S, I] or ids [B, S]; the factor of an embedding's A is a table by id, [I, r].
     """
     with torch.no_grad():
-        layer = _Layer.of(call.module)
+        layer = _AdapterLayer.from_module(call.module)
         inner = layer_factors.once(call.input, layer.inner)
         grad = call.grad * layer.gain * layer.scale
-        below = grad @ layer.up
+        below = grad @ layer.lora_b
         factors: dict[str, layer_factors.GradientFactor] = {
             layer.names[1]: layer_factors.OuterProduct(left=call.tokens(grad), right=call.tokens(inner)),
             layer.names[0]: call.lookup(below, layer.padding)
@@ -82,25 +82,25 @@ def adapter(call: layer_factors.LayerCall) -> Mapping[str, layer_factors.Gradien
 def _fits_adapter(call: layer_factors.ForwardCall) -> layer_factors.Verdict:
     """Whether a layer computes what the rule assumes: its first row can be computed again."""
     with torch.no_grad():
-        layer = _Layer.of(call.module)
+        layer = _AdapterLayer.from_module(call.module)
         rebuilt = layer.bias + layer.gain * layer.adapted(call.input[:1].detach())
         return layer_factors.is_close(rebuilt, call.output[:1].detach())
 
 
-class _Layer(Struct, frozen=True, kw_only=True):
+class _AdapterLayer(Struct, frozen=True, kw_only=True):
     """The numbers that one layer computes with."""
 
     module: Any  # the layer, a ``lora.Linear`` or ``lora.Embedding``
     names: tuple[str, str, str]  # names of A, B and m below the layer; there is no m without DoRA
-    down: torch.Tensor  # A, [r, I]
-    up: torch.Tensor  # B, [O, r]
+    lora_a: torch.Tensor  # [r, I]
+    lora_b: torch.Tensor  # [O, r]
     scale: torch.Tensor | float  # s, an embedding's own scale included
     bias: torch.Tensor | float  # b, [O]; 0 without one
     norm: torch.Tensor | None  # n, [O]; None without DoRA
     gain: torch.Tensor | float  # m / n, [O]; 1 without DoRA
 
     @classmethod
-    def of(cls, module: nn.Module) -> _Layer:
+    def from_module(cls, module: nn.Module) -> _AdapterLayer:
         """The layer's numbers at its present weights."""
         assert isinstance(module, lora.Linear | lora.Embedding), "the rule is chosen by type"
         (name,) = _active(module)
@@ -109,17 +109,17 @@ class _Layer(Struct, frozen=True, kw_only=True):
             f"lora_embedding_{part}.{name}" if is_lookup else f"lora_{part}.{name}.weight" for part in "AB"
         )
         magnitude = f"lora_magnitude_vector.{name}.weight"
-        down, up = module.get_parameter(first), module.get_parameter(second)
+        lora_a, lora_b = module.get_parameter(first), module.get_parameter(second)
         base, scale = module.get_base_layer(), module.scaling[name]
         bias, norm = getattr(base, "bias", None), None
         if name in module.lora_magnitude_vector:
-            weight = dequantize_module_weight(base).to(down.dtype)
-            norm = module.lora_magnitude_vector[name].get_weight_norm(weight, up @ down, scale)
+            weight = dequantize_module_weight(base).to(lora_a.dtype)
+            norm = module.lora_magnitude_vector[name].get_weight_norm(weight, lora_b @ lora_a, scale)
         return cls(
             module=module,
             names=(first, second, magnitude),
-            down=down,
-            up=up,
+            lora_a=lora_a,
+            lora_b=lora_b,
             scale=scale * getattr(base, "embed_scale", 1.0) if is_lookup else scale,
             bias=0.0 if bias is None or norm is None else bias,
             norm=norm,
@@ -139,12 +139,12 @@ class _Layer(Struct, frozen=True, kw_only=True):
 
     def inner(self, inputs: torch.Tensor) -> torch.Tensor:
         """The inner product with A, A x, [..., r]."""
-        return self.down.t()[inputs] if self.is_lookup else inputs.to(self.down.dtype) @ self.down.t()
+        return self.lora_a.t()[inputs] if self.is_lookup else inputs.to(self.lora_a.dtype) @ self.lora_a.t()
 
     def adapted(self, inputs: torch.Tensor) -> torch.Tensor:
         """The output without magnitudes and bias, y - b + s B A x, [..., O]."""
         base: torch.Tensor = self.module.base_layer(inputs)
-        return base - self.bias + self.scale * (self.inner(inputs) @ self.up.t())
+        return base - self.bias + self.scale * (self.inner(inputs) @ self.lora_b.t())
 
 
 def _active(module: lora.Linear | lora.Embedding) -> list[str]:
@@ -162,17 +162,17 @@ def _active(module: lora.Linear | lora.Embedding) -> list[str]:
 # their row; but the layer's input and output still have it, so the inside is computed again, row by row.
 def _is_expert_layer(module: nn.Module) -> bool:
     """Whether a module holds experts as the rule knows them: [E, 2I, H] and [E, H, I] without biases."""
-    own = dict(module.named_parameters(recurse=False))
-    if own.keys() != {"gate_up_proj", "down_proj"} or not callable(getattr(module, "act_fn", None)):
+    held = dict(module.named_parameters(recurse=False))
+    if held.keys() != {"gate_up_proj", "down_proj"} or not callable(getattr(module, "act_fn", None)):
         return False
-    up, down = own["gate_up_proj"].shape, own["down_proj"].shape
-    return len(up) == len(down) == 3 and up[0] == down[0] and up[1] == 2 * down[2] and up[2] == down[1]
+    first, second = held["gate_up_proj"].shape, held["down_proj"].shape
+    return len(first) == len(second) == 3 and first == (second[0], 2 * second[2], second[1])
 
 
 def _is_router(module: nn.Module) -> bool:
     """Whether a module is a top-k router whose only parameter is its weight [E, H]."""
-    own = dict(module.named_parameters(recurse=False))
-    return type(module).__name__.endswith("TopKRouter") and own.keys() == {"weight"} and own["weight"].dim() == 2
+    held = dict(module.named_parameters(recurse=False))
+    return type(module).__name__.endswith("TopKRouter") and held.keys() == {"weight"} and held["weight"].dim() == 2
 
 
 def returned_by(module: nn.Module, output: Any) -> Any:
@@ -218,14 +218,14 @@ def router(call: layer_factors.LayerCall) -> Mapping[str, layer_factors.Gradient
 def _fits_experts(call: layer_factors.ForwardCall) -> layer_factors.Verdict:
     """Whether the first tokens' outputs can be computed again, and the batch's tokens and their experts are rows."""
     num_tokens = call.num_rows * call.length
-    if len(call.extra) != 2 or not _is_of_tokens(call, num_tokens) or call.output.shape != call.input.shape:
+    if len(call.extra) != 2 or not _has_token_rows(call, num_tokens) or call.output.shape != call.input.shape:
         return False
     index, weights = call.extra
     if index.shape != weights.shape or len(index) != num_tokens:
         return False
     few = slice(0, 8)
-    none = torch.zeros_like(call.output[few])
-    expert_ids, _, _, _, inner = _pairs(call.module, call.input[few], index[few], weights[few], none)
+    zeros = torch.zeros_like(call.output[few])
+    expert_ids, _, _, _, inner = _pairs(call.module, call.input[few], index[few], weights[few], zeros)
     down = call.module.get_parameter("down_proj").detach()
     outer = weights[few].reshape(-1, 1) * torch.einsum("phi,pi->ph", down[expert_ids], inner)
     return layer_factors.is_close(outer.view(-1, index.shape[1], outer.shape[1]).sum(1), call.output[few].detach())
@@ -234,13 +234,13 @@ def _fits_experts(call: layer_factors.ForwardCall) -> layer_factors.Verdict:
 def _fits_router(call: layer_factors.ForwardCall) -> layer_factors.Verdict:
     """Whether a router treats tokens one by one: the first of the batch's tokens come out the same alone."""
     num_tokens = call.num_rows * call.length
-    if call.extra or not _is_of_tokens(call, num_tokens) or len(call.output) != num_tokens:
+    if call.extra or not _has_token_rows(call, num_tokens) or len(call.output) != num_tokens:
         return False
-    alone = returned_by(call.module, call.module(call.input[:8]))
-    return isinstance(alone, torch.Tensor) and layer_factors.is_close(alone, call.output[:8].detach())
+    recomputed = returned_by(call.module, call.module(call.input[:8]))
+    return isinstance(recomputed, torch.Tensor) and layer_factors.is_close(recomputed, call.output[:8].detach())
 
 
-def _is_of_tokens(call: layer_factors.ForwardCall, num_tokens: int) -> bool:
+def _has_token_rows(call: layer_factors.ForwardCall, num_tokens: int) -> bool:
     return call.input.dim() == 2 and len(call.input) == num_tokens
 
 
@@ -253,15 +253,15 @@ def _pairs(
     module: nn.Module, inputs: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, grad: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Per (token, expert): the expert, dz, x, p d, and the inner activation."""
-    up, down = module.get_parameter("gate_up_proj").detach(), module.get_parameter("down_proj").detach()
+    gate_up, down = module.get_parameter("gate_up_proj").detach(), module.get_parameter("down_proj").detach()
     expert_ids, num_choices = index.flatten(), index.shape[1]
     tokens = inputs.repeat_interleave(num_choices, 0)
     outer = (weights.reshape(-1, 1) * grad.repeat_interleave(num_choices, 0)).to(down.dtype)
-    before = tokens.new_zeros(len(expert_ids), up.shape[1])
+    before = tokens.new_zeros(len(expert_ids), gate_up.shape[1])
     inner_grad = tokens.new_zeros(len(expert_ids), down.shape[2])
     for expert in torch.unique(expert_ids).tolist():
         chosen = expert_ids == expert
-        before[chosen] = tokens[chosen] @ up[expert].t()
+        before[chosen] = tokens[chosen] @ gate_up[expert].t()
         inner_grad[chosen] = outer[chosen] @ down[expert]
     with torch.enable_grad():
         before.requires_grad_(True)
@@ -272,9 +272,9 @@ def _pairs(
 
 def _gated(module: nn.Module, before: torch.Tensor) -> torch.Tensor:
     """The input of the second matrix: transformers' own function where the experts have one, else act(g) * u."""
-    own = getattr(module, "_apply_gate", None)
-    if callable(own):
-        gated: torch.Tensor = own(before)
+    apply_gate = getattr(module, "_apply_gate", None)
+    if callable(apply_gate):
+        gated: torch.Tensor = apply_gate(before)
         return gated
     gate, linear = before.chunk(2, dim=-1)
     product: torch.Tensor = module.act_fn(gate) * linear  # type: ignore[operator]
@@ -334,8 +334,8 @@ def _is_embedding(module: nn.Module) -> bool:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    own = dict(module.named_parameters(recurse=False))
-    is_flat = "weight" in own and all(part.dim() == 1 for part in own.values())
+    held = dict(module.named_parameters(recurse=False))
+    is_flat = "weight" in held and all(part.dim() == 1 for part in held.values())
     return "Norm" in type(module).__name__ and is_flat and _has_plain_parameters(module)
 
 
@@ -372,9 +372,9 @@ def _is_affine(call: layer_factors.ForwardCall) -> layer_factors.Verdict:
     """Whether f(x; w) = f(x; 0) + w (f(x; 1) - f(x; 0)), on the first tokens of the first row."""
     module, few = call.module, (slice(1), *[slice(8)] * (call.input.dim() - 2))
     sample = call.input[few].detach()
-    without = _with_weight(module, sample, 0.0)
+    offset = _with_weight(module, sample, 0.0)
     weight = module.get_parameter("weight").detach()
-    rebuilt = without + weight * (_with_weight(module, sample, 1.0) - without)
+    rebuilt = offset + weight * (_with_weight(module, sample, 1.0) - offset)
     return layer_factors.is_close(rebuilt, call.output[few].detach())
 
 

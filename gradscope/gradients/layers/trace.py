@@ -155,8 +155,8 @@ class ForwardTrace(Struct, kw_only=True):
     def is_cut(self) -> bool:
         """Whether every decoder layer was called once with a hidden state of all tokens."""
         shapes = {cut.shape for cut in self.cuts}
-        of_all_tokens = all(len(shape) == 3 and tuple(shape[:2]) == (1, self.length) for shape in shapes)
-        return len(self.cuts) == len(self.segments) - 1 and len(shapes) == 1 and of_all_tokens
+        is_complete = all(len(shape) == 3 and tuple(shape[:2]) == (1, self.length) for shape in shapes)
+        return len(self.cuts) == len(self.segments) - 1 and len(shapes) == 1 and is_complete
 
     def share_inputs(self, longer: ForwardTrace) -> None:
         """Take the inputs of a longer pass over the same sequence: a causal model gives both the same ones.

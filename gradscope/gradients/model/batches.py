@@ -108,21 +108,21 @@ def split_rows(lengths: Sequence[int], batch_tokens: int, batch_cost: int | None
     """
     cost = batch_tokens * len(lengths) + sum(lengths) if batch_cost is None else batch_cost
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    least, first = [0], [0]  # of the first rows: what their batches cost, and where the last of these starts
+    costs, starts = [0], [0]  # of the first rows: the cost of their batches, and where the last of these starts
     for stop in range(1, len(order) + 1):
         totals: dict[int, int] = {}
         for start in reversed(range(stop)):
             padded = lengths[order[start]] * (stop - start)
             if padded > batch_tokens and totals:
                 break
-            totals[start] = least[start] + padded + cost
-        first.append(min(totals, key=totals.__getitem__))
-        least.append(totals[first[-1]])
+            totals[start] = costs[start] + padded + cost
+        starts.append(min(totals, key=totals.__getitem__))
+        costs.append(totals[starts[-1]])
     batches: list[tuple[int, ...]] = []
     stop = len(order)
     while stop:
-        batches.append(tuple(order[first[stop] : stop]))
-        stop = first[stop]
+        batches.append(tuple(order[starts[stop] : stop]))
+        stop = starts[stop]
     return batches[::-1]
 
 

@@ -82,10 +82,10 @@ class TokenBudget:
             except _ERRORS as error:
                 if not is_out_of_memory(error):
                     raise
-                alone = self.tokens <= longest
-                if alone and (self.recompute or recomputed is None):
+                is_single = self.tokens <= longest
+                if is_single and (self.recompute or recomputed is None):
                     raise InputError(f"Memory ran out on one rollout of {longest} tokens alone.", hint=_HINT) from error
-                if self._fixed and not alone:
+                if self._fixed and not is_single:
                     raise InputError(
                         f"Memory ran out at {self.tokens} tokens a batch.",
                         hint=f"Use {_AUTO if num_connected() == 1 else _NUMBER} below {min(self.tokens, total)}.",
@@ -110,8 +110,8 @@ def first_batch_tokens(policy: MeasuredPolicy) -> int:
     if shape is None:  # a model of several stacks
         return default_batch_tokens(policy.vocab_size)
     if policy.device.type != "cuda":
-        most = default_batch_tokens(shape.vocab_size)
-        return min(most, max(1, CPU_BYTES // shape.activations))
+        activations = LAYER_VALUES * shape.num_layers * shape.width * shape.itemsize  # of a token, logits left out
+        return min(default_batch_tokens(shape.vocab_size), max(1, CPU_BYTES // activations))
     return _tokens_that_fit(min(all_gather(free_cuda_bytes(policy.device))), **asdict(shape))
 
 
@@ -150,11 +150,6 @@ class _Shape(Struct, frozen=True, kw_only=True):
     num_layers: int  # decoder layers
     width: int  # of the hidden state
     itemsize: int  # bytes of a number
-
-    @property
-    def activations(self) -> int:
-        """Bytes that the backward pass keeps of a token, logits left out."""
-        return LAYER_VALUES * self.num_layers * self.width * self.itemsize
 
 
 def _shape(policy: MeasuredPolicy) -> _Shape | None:

@@ -54,12 +54,12 @@ def loading_errors(headline: str, hint: str | None = None) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        of_files = isinstance(error, _REFUSED) or type(error) is Exception  # tokenizers has no type of its own
-        of_files |= type(error).__module__.partition(".")[0] in _FOREIGN
-        if not of_files or is_out_of_memory(error):
+        is_file_error = isinstance(error, _REFUSED) or type(error) is Exception  # tokenizers has no type of its own
+        is_file_error |= type(error).__module__.partition(".")[0] in _FOREIGN
+        if not is_file_error or is_out_of_memory(error):
             raise
-        words = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
-        raise InputError(f"{headline}: {words}", hint=hint, cause=UNREADABLE) from error
+        message = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
+        raise InputError(f"{headline}: {message}", hint=hint, cause=UNREADABLE) from error
 
 
 @contextmanager
@@ -69,8 +69,8 @@ def open_safetensors(file: Path) -> Iterator[Any]:
     Raises:
         InputError: It is no safetensors, or a tensor that is asked of it is not as its header says.
     """
-    again = "Save it again with save_pretrained()."
-    with loading_errors(f"{file} cannot be read", again), safe_open(file, "pt") as tensors:
+    hint = "Save it again with save_pretrained()."
+    with loading_errors(f"{file} cannot be read", hint), safe_open(file, "pt") as tensors:
         yield tensors
 
 
@@ -103,9 +103,9 @@ def quiet() -> Iterator[None]:
 # PEFT holds the names of all modules against the expressions in ``target_modules`` and its like. Python's matcher takes
 # exponential time for some, such as ``(a*)*b``, and cannot be stopped. Names of modules need none of those, so an
 # expression is read where it repeats no group and has few wildcards, with letters between them, and refused otherwise.
-_AGAIN = "Copy the file again."
+_COPY_HINT = "Copy the file again."
 _FIT = "The folder's config.json and its weights are not from the same model."
-_OF_TRAINER = "trainer_state.json"  # which no loader opens
+_TRAINER_STATE = "trainer_state.json"  # which no loader opens
 _MAX_CONFIGURATION = 4 << 20  # bytes: of a million labels transformers makes objects for a quarter of a minute
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "position_ids")
 """Ends of names of buffers that older checkpoints hold and that are computed, not read."""
@@ -120,7 +120,7 @@ def require_readable(folder: Path) -> None:
     """
     for file in sorted(folder.iterdir()):
         require_regular(file)
-        if file.suffix == ".json" and file.is_file() and file.name != _OF_TRAINER:
+        if file.suffix == ".json" and file.is_file() and file.name != _TRAINER_STATE:
             _document(file)
 
 
@@ -131,7 +131,7 @@ def _read_configuration(file: Path) -> dict[str, Any]:
         raise InputError(message, hint=raise_limits(file), cause=UNREADABLE)
     document = _document(file)
     if not isinstance(document, dict):
-        raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
+        raise InputError(f"{file} is not a JSON object.", hint=_COPY_HINT, cause=UNREADABLE)
     return document
 
 
@@ -140,12 +140,12 @@ def _document(file: Path) -> dict[str, Any] | list[Any]:
         document = read_json(file)
     except OSError as error:
         raise InputError(
-            f"{file.parent} has no readable {file.name}: {error.strerror}.", hint=_AGAIN, cause=UNREADABLE
+            f"{file.parent} has no readable {file.name}: {error.strerror}.", hint=_COPY_HINT, cause=UNREADABLE
         ) from error
     except ValueError as error:
-        raise InputError(f"{file} is not JSON: {error}.", hint=_AGAIN, cause=UNREADABLE) from error
+        raise InputError(f"{file} is not JSON: {error}.", hint=_COPY_HINT, cause=UNREADABLE) from error
     if not isinstance(document, (dict, list)):
-        raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
+        raise InputError(f"{file} is not a JSON object.", hint=_COPY_HINT, cause=UNREADABLE)
     return document
 
 
@@ -177,7 +177,7 @@ def require_consistent_config(folder: Path) -> None:
     numbers = sum(map(math.prod, shapes))
     for part in (config, *(config[name] for name in ("text_config",) if isinstance(config.get(name), Mapping))):
         dropped = {name: _SHARE for name in part if name.endswith(("dropout", "pdrop"))}
-        require_fields(part, dropped, file, hint=_AGAIN, cause=UNREADABLE)
+        require_fields(part, dropped, file, hint=_COPY_HINT, cause=UNREADABLE)
         layers, rows, width = (part.get(name) for name in ("num_hidden_layers", "vocab_size", "hidden_size"))
         if type(layers) is int and layers > len(shapes):
             raise InputError(f"{file} declares {layers:,} layers, and there are {len(shapes)} tensors.", hint=_FIT)
@@ -200,7 +200,7 @@ def _shapes(weights: Path) -> list[list[int]]:
     with weights.open("rb") as stream:
         header = parse_json(stream.read(int.from_bytes(stream.read(8), "little")))
     shapes = [entry.get("shape") for name, entry in header.items() if name != "__metadata__"]
-    return [[size for size in own if type(size) is int] if isinstance(own, list) else [] for own in shapes]
+    return [[size for size in shape if type(size) is int] if isinstance(shape, list) else [] for shape in shapes]
 
 
 def require_same_tensors(source: str, report: Mapping[str, Any]) -> None:
@@ -226,8 +226,8 @@ def require_same_tensors(source: str, report: Mapping[str, Any]) -> None:
 
 
 def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
-    return f"the tensor {names[0]}{more}"
+    verb = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
+    return f"the tensor {names[0]}{verb}"
 
 
 _TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -302,7 +302,10 @@ _RULES = {
     "use_rslora": FLAG.or_null(),
 }
 """Field -> what it is, where it is there."""
-_OF_LORA = {"r": integer_between(1, 1 << 16), "lora_alpha": _SIZE}  # other kinds have a rank of 0 or null, and no scale
+_LORA_RULES = {
+    "r": integer_between(1, 1 << 16),
+    "lora_alpha": _SIZE,
+}  # other kinds have a rank of 0 or null, and no scale
 _SAVE_AGAIN = "Save the adapter again with save_pretrained()."
 
 
@@ -314,8 +317,8 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     """
     file = folder / "adapter_config.json"
     config = _read_configuration(file)
-    of_kind = _OF_LORA if config.get("peft_type") == "LORA" else {}
-    require_fields(config, _RULES | of_kind, file, hint=_SAVE_AGAIN, cause=UNREADABLE)
+    kind_rules = _LORA_RULES if config.get("peft_type") == "LORA" else {}
+    require_fields(config, _RULES | kind_rules, file, hint=_SAVE_AGAIN, cause=UNREADABLE)
     for name, pattern in _patterns(config):
         why = _why_unbounded(pattern)
         if why is not None:

@@ -38,8 +38,8 @@ from gradscope.rollouts.fetch import fetch_weights
 from gradscope.rollouts.run import WeightsRef
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-_SECONDS = 5
-_NO = {"", "0", "false", "no", "off"}
+_TIMEOUT = 5
+_FALSE = {"", "0", "false", "no", "off"}
 
 
 def require_hub(name: str, *, may_ask: bool = True) -> None:
@@ -60,7 +60,7 @@ def require_hub(name: str, *, may_ask: bool = True) -> None:
             f"The base model is named {name}, which is no folder here, and the hub's cache does not hold it.",
             hint=f"Name its folder, or let it be downloaded: --model {name}",
         )
-    is_offline = os.environ.get("HF_HUB_OFFLINE", "").lower() not in _NO
+    is_offline = os.environ.get("HF_HUB_OFFLINE", "").lower() not in _FALSE
     if (not is_offline and _is_reachable(_endpoint())) or _is_cached(name):
         return
     host = urllib.parse.urlsplit(_endpoint()).hostname
@@ -82,7 +82,7 @@ def _is_reachable(address: str) -> bool:
     if "all" in urllib.request.getproxies():
         return True
     try:
-        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=_SECONDS).close()
+        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=_TIMEOUT).close()
     except urllib.error.HTTPError:
         return True
     except urllib.error.URLError as error:
@@ -176,8 +176,8 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None, start: Path | N
             call_as_module(model)
             if taken_out:
                 set_peft_model_state_dict(model, taken_out)
-                for module in (each for each in model.modules() if isinstance(each, LoraLayer) and each.lora_A):
-                    module.get_base_layer().weight.data -= module.get_delta_weight("default").detach()
+                for layer in (m for m in model.modules() if isinstance(m, LoraLayer) and m.lora_A):
+                    layer.get_base_layer().weight.data -= layer.get_delta_weight("default").detach()
             result = set_peft_model_state_dict(model, tensors)
         except KeyError as error:  # peft, over a module in modules_to_save
             raise InputError(
@@ -327,8 +327,8 @@ def require_finite(model: nn.Module, source: str) -> None:
         InputError: A parameter holds NaN or infinity.
     """
     for name, parameter in model.named_parameters():
-        own = local_tensor(parameter.detach())
-        ends = torch.stack(own.aminmax()) if own.numel() else own  # either is NaN where one value is
+        values = local_tensor(parameter.detach())
+        ends = torch.stack(values.aminmax()) if values.numel() else values  # either is NaN where one value is
         if not true_in_all_processes(bool(torch.isfinite(ends).all())):
             raise InputError(
                 f"{source}: {name} holds values that are not finite.",
@@ -427,8 +427,8 @@ def open_checkpoint(weights: WeightsRef) -> Checkpoint:
         return factors["A"](), factors["B"]()
 
     def product(factors: dict[str, Callable[[], Array]]) -> Array:
-        down, up = read(factors)
-        matrix = scale * (up @ down)
+        a, b = read(factors)
+        matrix = scale * (b @ a)
         return np.ascontiguousarray(matrix.T) if config.get("fan_in_fan_out") else matrix
 
     return Checkpoint(

@@ -56,10 +56,6 @@ class PlainHead(Struct, frozen=True, eq=False, kw_only=True):
         """V."""
         return int(self.module.weight.shape[0])
 
-    def at(self, temperature: float) -> PlainHead:
-        """The same head at a temperature."""
-        return replace(self, temperature=temperature)
-
     def with_rows(self, weight: torch.Tensor, bias: torch.Tensor | None) -> PlainHead:
         """The same head of some ids alone, which count from 0, by their rows of the weight and the bias."""
         module = nn.Linear(1, 1, bias=False, device="meta")  # one without any ids would be warned of
@@ -70,8 +66,8 @@ class PlainHead(Struct, frozen=True, eq=False, kw_only=True):
 
     def slices(self, num_tokens: int, first: int = 0, last: int | None = None) -> Iterator[tuple[int, int]]:
         """First and last-plus-one column of each slice of the vocabulary, or of a part of it, for so many tokens."""
-        most = SLICE_BYTES if self.module.weight.device.type == "cpu" else DEVICE_SLICE_BYTES
-        width = max(1, most // (4 * max(1, num_tokens)))
+        slice_bytes = SLICE_BYTES if self.module.weight.device.type == "cpu" else DEVICE_SLICE_BYTES
+        width = max(1, slice_bytes // (4 * max(1, num_tokens)))
         end = self.vocab_size if last is None else last
         for start in range(first, end, width):
             yield start, min(start + width, end)
@@ -123,12 +119,12 @@ class HeadTokens(Struct, frozen=True, kw_only=True):
         local, inside = _columns_in_slice(self.ids, start, stop)
         own_log = logs.gather(1, local).squeeze(1)
         share = logs.exp()
-        own = self.weights * self.rest
+        own_grad = self.weights * self.rest
         grad = share * -self.weights.unsqueeze(1)
         if self.entropy_weights is not None:
             grad -= share * (logs + self.entropy.unsqueeze(1)) * self.entropy_weights.unsqueeze(1)
-            own = own - self.entropy_weights * (1 - self.rest) * (own_log + self.entropy)
-        grad.scatter_(1, local, torch.where(inside, own.unsqueeze(1), grad.gather(1, local)))
+            own_grad = own_grad - self.entropy_weights * (1 - self.rest) * (own_log + self.entropy)
+        grad.scatter_(1, local, torch.where(inside, own_grad.unsqueeze(1), grad.gather(1, local)))
         return grad.mul_(slope)
 
 
@@ -159,7 +155,7 @@ def sliced_outputs(
         hidden = hidden.detach().requires_grad_(True)  # nothing trainable led to it, as with weight gradients off
     parameters: tuple[torch.Tensor | None, ...] = (head.module.weight, head.module.bias)
     if watch is not None:
-        parameters = tuple(None if each is None else each.detach() for each in parameters)
+        parameters = tuple(None if parameter is None else parameter.detach() for parameter in parameters)
     result: tuple[torch.Tensor, torch.Tensor] = _Sliced.apply(  # type: ignore[no-untyped-call]
         hidden, *parameters, ids, _Call(head, dtype, entropies, watch, torch.is_grad_enabled())
     )
@@ -187,8 +183,8 @@ class _Sliced(torch.autograd.Function):
         wide = hidden.to(call.dtype)
         num_pulls = (1 + entropies) if call.has_graph and hidden.requires_grad else 0
         top, rest, moment, pull = _scan(head, wide, ids, num_pulls)
-        own, slope = head.own_logits(wide, ids)
-        behind = own - top
+        logit, slope = head.own_logits(wide, ids)
+        behind = logit - top
         own_share = behind.exp()
         total = rest + own_share
         log_total = top + total.log()
@@ -197,7 +193,7 @@ class _Sliced(torch.autograd.Function):
             ctx.mark_non_differentiable(entropy)
         ctx.set_materialize_grads(False)
         pulls = [part.div_(total.unsqueeze(1)) for part in pull]
-        ctx.save_for_backward(hidden, ids, log_total, rest / total, entropy, own - log_total, *pulls)
+        ctx.save_for_backward(hidden, ids, log_total, rest / total, entropy, logit - log_total, *pulls)
         ctx.head, ctx.watch, ctx.slope, ctx.top = head, call.watch, slope, top - log_total
         return behind - total.log(), entropy
 
@@ -219,15 +215,15 @@ class _Sliced(torch.autograd.Function):
             ctx.watch(head, tokens)
         to_hidden = to_weight = to_bias = None
         if ctx.needs_input_grad[0]:
-            own, pulled = weights * rest, weights.unsqueeze(1) * pulls[0]
+            own_grad, pulled = weights * rest, weights.unsqueeze(1) * pulls[0]
             if tokens.entropy_weights is not None:
-                of = tokens.entropy_weights
-                own = own - of * (1 - rest) * (own_log + entropy)
-                pulled += of.unsqueeze(1) * (pulls[1] + (ctx.top + entropy).unsqueeze(1) * pulls[0])
+                entropy_weights = tokens.entropy_weights
+                own_grad = own_grad - entropy_weights * (1 - rest) * (own_log + entropy)
+                pulled += entropy_weights.unsqueeze(1) * (pulls[1] + (ctx.top + entropy).unsqueeze(1) * pulls[0])
             rows = head.module.weight.detach()[ids].to(pulled)
-            to_hidden = ((own * ctx.slope).unsqueeze(1) * rows - pulled).to(hidden.dtype)
+            to_hidden = ((own_grad * ctx.slope).unsqueeze(1) * rows - pulled).to(hidden.dtype)
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-            to_weight, to_bias = _of_parameters(head, tokens)
+            to_weight, to_bias = _parameter_gradients(head, tokens)
         return to_hidden, to_weight, to_bias, None, None
 
 
@@ -263,7 +259,7 @@ def _scan(
     return top, rest, moment, pull
 
 
-def _of_parameters(head: PlainHead, tokens: HeadTokens) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _parameter_gradients(head: PlainHead, tokens: HeadTokens) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The gradient of the layer's weight, [V, H], and of its bias, [V]."""
     weight, bias = head.module.weight, head.module.bias
     to_weight, to_bias = torch.empty_like(weight), None if bias is None else torch.empty_like(bias)
@@ -325,8 +321,8 @@ def plain_head(model: Any) -> PlainHead | None:
         return None
     base = without_adapter(model)
     forward = vars(base).get("forward", type(base))
-    asked, tail = _tails.get(module, (None, None))
-    if asked is None or asked() is not forward:
+    previous, tail = _tails.get(module, (None, None))
+    if previous is None or previous() is not forward:
         tail = _tail(model, module)
         _tails[module] = (ref(forward), tail)
     return None if tail is None else PlainHead(module=module, scale=tail[0], cap=tail[1])
@@ -355,7 +351,7 @@ def _output_layer(model: Any) -> nn.Linear | None:
         return None
     kind = module.weight.device.type
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    is_watched = any(not is_sharding_hook(hook) for each in hooks for hook in each.values())
+    is_watched = any(not is_sharding_hook(hook) for registry in hooks for hook in registry.values())
     is_local = type(module.weight) in (nn.Parameter, torch.Tensor) or is_distributed(module.weight)
     return module if is_local and kind != "meta" and not is_watched and not torch.is_autocast_enabled(kind) else None
 
@@ -388,8 +384,8 @@ def _scale_and_cap(model: Any, module: nn.Linear, ids: torch.Tensor) -> Tail | N
         made = call_on(model, ids).logits
     if shapes != [(1, _NUM_TOKENS, module.weight.shape[1])] or made.shape != outputs.shape:
         return None
-    scale, most = float(made[0, 0, 0]) / _TINY, float(made[0, 1, 0])
-    cap = None if abs(most) > abs(scale) * _HUGE / 2 else most
+    scale, bound = float(made[0, 0, 0]) / _TINY, float(made[0, 1, 0])
+    cap = None if abs(bound) > abs(scale) * _HUGE / 2 else bound
     if not scale or cap == 0.0:
         return None
     expected = outputs * scale if cap is None else cap * torch.tanh(outputs * (scale / cap))
@@ -416,12 +412,12 @@ def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:
     wide = torch.promote_types(logits.dtype, torch.float32)
     with torch.enable_grad():
         logs = torch.log_softmax(logits.to(wide), dim=-1)
-        own = logs.gather(1, tokens.unsqueeze(1)).squeeze(1), -(logs.exp() * logs).sum(1)
-        own_grads = torch.autograd.grad(_weighed(own), tensors)
+        exact = logs.gather(1, tokens.unsqueeze(1)).squeeze(1), -(logs.exp() * logs).sum(1)
+        exact_grads = torch.autograd.grad(_weighed(exact), tensors)
     units = 64 * torch.finfo(wide).eps if tensors[0].dtype == wide else 8 * eps  # half precision rounds each logit
     limit = units * max(1.0, float(logits.detach().abs().max()))
-    return all(bool((a - b).abs().max() <= limit) for a, b in zip(values, own, strict=True)) and all(
-        bool((a - b[0]).abs().max() <= eps**0.5 * b.abs().max()) for a, b in zip(grads, own_grads, strict=True)
+    return all(bool((a - b).abs().max() <= limit) for a, b in zip(values, exact, strict=True)) and all(
+        bool((a - b[0]).abs().max() <= eps**0.5 * b.abs().max()) for a, b in zip(grads, exact_grads, strict=True)
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from msgspec import Struct
+from msgspec.structs import replace
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -55,8 +56,8 @@ def completion_logprobs(
             scaled = row.to(torch.promote_types(logits.dtype, softmax_dtype)) / temperature  # [T, V]
             logs = scaled.gather(1, ids.unsqueeze(1)).squeeze(1) - torch.logsumexp(scaled, dim=1)
             if entropies:
-                every = torch.log_softmax(scaled, dim=1)
-                logs = torch.cat([logs, -(every.exp() * every).sum(dim=1)])
+                all_logs = torch.log_softmax(scaled, dim=1)
+                logs = torch.cat([logs, -(all_logs.exp() * all_logs).sum(dim=1)])
             per_row.append(logs)
         return per_row
     lengths, sliced = list(batch.num_completion), []
@@ -64,7 +65,7 @@ def completion_logprobs(
     def take(hidden: torch.Tensor) -> None:
         rows = list(_predicting(hidden, batch))
         outputs = sliced_outputs(
-            head.at(temperature),
+            replace(head, temperature=temperature),
             torch.cat([states for states, _ in rows]),
             torch.cat([ids for _, ids in rows]).to(hidden.device),
             torch.promote_types(hidden.dtype, softmax_dtype),

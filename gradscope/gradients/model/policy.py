@@ -29,7 +29,7 @@ from gradscope.rollouts.run import WeightsRef
 #
 # A model with rotary positions runs, and trains, beyond the ``max_position_embeddings`` of its configuration.
 _PROBE = 3  # tokens enough to recognize ascending ids
-_AGAIN = "Name the tokenizer that the run was sampled with, by --model."
+_NAME_IT = "Name the tokenizer that the run was sampled with, by --model."
 _INSIDE = ("base_layer", "original_module")  # attributes of PEFT's wrappers that hold the wrapped module
 
 
@@ -187,8 +187,8 @@ def load_measured_policy(
             token's embedding without a gradient, a model's configuration names that token; a checkpoint's names the
             tokenizer's, which TRL writes after loading. For an adapter's see :func:`checkpoint.load_adapter`.
     """
-    at = _device(device)
-    wanted = _dtype(dtype, at)
+    target_device = _device(device)
+    wanted = _dtype(dtype, target_device)
     candidates: tuple[int | None, ...] = ()
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
     tokenizes = load_tokenizer(folders)
@@ -204,25 +204,25 @@ def load_measured_policy(
             token_embedding(model).padding_idx = checkpoint.padding_id(first.path)
         special = getattr(tokenizes, "all_special_ids", ())
         candidates = tuple(dict.fromkeys([padding_row(model), built, None, *_other_padding(model, built, special)]))
-    model = _as_trained(model, weights, at, trained)
+    model = _as_trained(model, weights, target_device, trained)
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     loaded = {name: parameter.dtype for name, parameter in model.named_parameters()}
 
     def in_float32() -> MeasuredPolicy:
-        again = load_measured_policy(weights, device=device, dtype="float32", first=first)
+        policy = load_measured_policy(weights, device=device, dtype="float32", first=first)
         with torch.no_grad():
-            for name, parameter in again.model.named_parameters():
+            for name, parameter in policy.model.named_parameters():
                 parameter.copy_(parameter.to(loaded[name]))
-        return again
+        return policy
 
     return MeasuredPolicy(
         model=model,
         tokenizer=tokenizes,
         trainable=trainable,
         kind=weights.kind,
-        device=at,
+        device=target_device,
         dtype=coarsest_dtype(model),
-        reference=_reference(reference, wanted, at, trained) if reference else None,
+        reference=_reference(reference, wanted, target_device, trained) if reference else None,
         padding=padding,
         padding_rows=candidates,
         in_float32=in_float32,
@@ -251,8 +251,8 @@ def _in_float32(head: nn.Module, embedding: nn.Module, source: Path) -> None:
     """Let an output layer have its weights in float32; an embedding that shares them gives what it gave."""
     coarse, saved = next(head.parameters()).dtype, checkpoint.load_model(source, torch.float32).get_output_embeddings()
     with torch.no_grad():
-        for own, exact in zip(head.float().parameters(), saved.parameters(), strict=True):
-            own.copy_(exact)
+        for parameter, exact in zip(head.float().parameters(), saved.parameters(), strict=True):
+            parameter.copy_(exact)
     head.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(), *inputs[1:]))
     if embedding.weight is head.weight:
         embedding.register_forward_hook(lambda _, inputs, output: output.to(coarse))
@@ -289,10 +289,7 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | None:
 
 
 def _reference(
-    mixed: Sequence[tuple[WeightsRef, float]],
-    dtype: torch.dtype | None,
-    device: torch.device,
-    trained: TrainedDtypes,
+    mixed: Sequence[tuple[WeightsRef, float]], dtype: torch.dtype | None, device: torch.device, trained: TrainedDtypes
 ) -> Any:
     """The weights before the first update with later mixtures; None for an adapter that changes nothing yet."""
     (initial, _), *later = mixed
@@ -304,15 +301,15 @@ def _reference(
         model = checkpoint.load_model(initial.path, dtype)
         for weights, share in later:
             later_values = dict(checkpoint.load_model(weights.path, dtype).named_parameters())
-            own = dict(model.named_parameters())
-            if {name: of.shape for name, of in own.items()} != {name: of.shape for name, of in later_values.items()}:
+            parameters = dict(model.named_parameters())
+            if {name: p.shape for name, p in parameters.items()} != {name: p.shape for name, p in later_values.items()}:
                 raise InputError(
                     f"{initial.path} is another model than {weights.path}, and the KL reference is mixed from both.",
                     hint="Pass the weights before the first update of this run with --initial.",
                     cause="reference_missing",
                 )
             with torch.no_grad():  # as TRL's callback does
-                for name, parameter in own.items():
+                for name, parameter in parameters.items():
                     parameter.mul_(1.0 - share).add_(later_values[name], alpha=share)
     return _as_trained(model, initial, device, trained).requires_grad_(False)
 
@@ -356,15 +353,15 @@ def _sequence(
     else:
         completion_ids = _completion_ids(tokenizer, rollout.completion, max_completion_length)
     mask = rollout.mask if rollout.mask is not None else (True,) * len(completion_ids)
-    where = f"Rollout {rollout.sample} of group {rollout.group_id}"
+    subject = f"Rollout {rollout.sample} of group {rollout.group_id}"
     if len(mask) != len(completion_ids):
         raise InputError(
-            f"{where} has a loss mask of {len(mask)} tokens and a completion of {len(completion_ids)}.",
+            f"{subject} has a loss mask of {len(mask)} tokens and a completion of {len(completion_ids)}.",
             hint="Log exact completion ids; a mask cannot be matched to re-tokenized text.",
         )
     if not prompt_ids:
         raise InputError(
-            f"{where} has an empty prompt: nothing predicts its first token.",
+            f"{subject} has an empty prompt: nothing predicts its first token.",
             hint="Log the prompt as the policy saw it, with its start-of-sequence token.",
         )
     return TokenSequence(
@@ -382,7 +379,7 @@ def _prompt_ids(tokenizer: Any, rollout: Rollout, template: Mapping[str, Any]) -
         return _ids(tokenizer, rollout.prompt)
     # Columnar files give every message every key; a template must not see the ones that are null.
     messages = [{key: value for key, value in message.items() if value is not None} for message in rollout.messages]
-    with ending("The chat template of the tokenizer"), loading_errors("The chat template cannot be filled", _AGAIN):
+    with ending("The chat template of the tokenizer"), loading_errors("The chat template cannot be filled", _NAME_IT):
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **template)
     return _ids(tokenizer, text, add_special_tokens=False)
 
@@ -391,12 +388,12 @@ _MAX_TOKENS_PER_BYTE = 16  # tokens: the longest that Unicode writes out, U+FDFA
 
 
 def _ids(tokenizer: Any, text: str, **options: Any) -> tuple[int, ...]:
-    with loading_errors("The tokenizer gives up on a text of this run", _AGAIN):
+    with loading_errors("The tokenizer gives up on a text of this run", _NAME_IT):
         ids = tuple(tokenizer(text, **options)["input_ids"])
     num_bytes = len(text.encode(errors="replace"))
     if len(ids) > _MAX_TOKENS_PER_BYTE * (num_bytes + 8):
         message = f"The tokenizer makes {len(ids):,} tokens of a text of {num_bytes:,} bytes."
-        raise InputError(message, hint=_AGAIN)
+        raise InputError(message, hint=_NAME_IT)
     return ids
 
 

@@ -66,8 +66,7 @@ def sharding_arguments(model_class: Any, config: Any) -> dict[str, Any]:
         skeleton = build(config)
     depth = getattr(config.get_text_config(), "num_hidden_layers", None)
     layers = next(
-        (name for name, each in skeleton.named_modules() if isinstance(each, nn.ModuleList) and len(each) == depth),
-        None,
+        (name for name, m in skeleton.named_modules() if isinstance(m, nn.ModuleList) and len(m) == depth), None
     )
     plan = {f"{layers}.*": "free_full_weight"} if layers is not None else None
     return {"distributed_config": DistributedConfig(fsdp_size=num_connected(), fsdp_plan=plan)}

@@ -463,10 +463,7 @@ def _nemo_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     unsupported = sorted({name.removeprefix(f"{_NEMO_LOSS}.") for name in in_use} - _NEMO_ARGUMENTS)
     cuts = {name: settings.lookup(f"policy.generation.{name}") for name in _NEUTRAL}
     yield from no_rule(
-        (
-            of_loss("positive_example_nll_weight", 0.0),
-            "positive_example_nll_weight averages within micro-batches",
-        ),
+        (of_loss("positive_example_nll_weight", 0.0), "positive_example_nll_weight averages within micro-batches"),
         (masks_sequences, "truncated_importance_sampling_type seq-mask-tis has no rule here"),
         (unsupported, f"loss_fn has {', '.join(unsupported)}, of a release whose loss has no rule here"),
         *(

@@ -33,35 +33,35 @@ _OTHER_VALUES: Mapping[str, Sequence[object]] = {
 
 
 def untested_arguments(
-    plan: RowPlan, settings: TrainerSettings, logprobs: Sequence[np.ndarray], within: float
+    plan: RowPlan, settings: TrainerSettings, logprobs: Sequence[np.ndarray], tolerance: float
 ) -> Iterator[str]:
     """Arguments that could have other values, and other losses and averages, as ``loss_type = bnpo``.
 
     Args:
         plan: Of a step whose rollouts all have advantages.
         logprobs: The policy's log-probabilities, [R][T].
-        within: Difference of weights, relative to the largest, that the norm would not show.
+        tolerance: Difference of weights, relative to the largest, that the norm would not show.
     """
-    stated, own = asdict(objective_of(settings)), _weights(plan, plan.objective, logprobs)
+    stated, weights = asdict(objective_of(settings)), _weights(plan, plan.objective, logprobs)
     for path, value in settings.values.items():
         name = path.rpartition(".")[2]
         is_of_another = name.startswith(("sapo_", "vespo_")) and not name.startswith(plan.objective.loss_type)
         if value is None or is_of_another or (name == "use_bias_correction_kl" and not plan.index("kl")):
             continue
-        for other in (each for each in _OTHER_VALUES.get(name, ()) if each != value):
+        for other in (candidate for candidate in _OTHER_VALUES.get(name, ()) if candidate != value):
             as_other = objective_of(settings.with_values({path: other}))
             changes = {field: new for field, new in asdict(as_other).items() if new != stated[field]}
             if changes and "cannot" not in changes:
                 changed = _weights(plan, replace(plan.objective, **changes), logprobs)
-                if np.allclose(own, changed, rtol=0.0, atol=within * np.abs(own).max()):
+                if np.allclose(weights, changed, rtol=0.0, atol=tolerance * np.abs(weights).max()):
                     yield f"{name} = {other}" if isinstance(other, str) else name
 
 
 def _weights(plan: RowPlan, objective: Objective, logprobs: Sequence[np.ndarray]) -> np.ndarray:
     """The weights of all tokens' grad log pi under a loss."""
-    of_token = objective.token_weights([completion.counted.bool().tolist() for completion in plan.completions])
-    weights = tuple((row != 0) * weight for row, weight in zip(plan.weights, of_token, strict=True))
-    of_kl = tuple((row != 0) * weight * objective.beta for row, weight in zip(plan.kl_weights, of_token, strict=True))
-    plan = replace(plan, objective=objective, weights=weights, kl_weights=of_kl)
+    factors = objective.token_weights([completion.counted.bool().tolist() for completion in plan.completions])
+    weights = tuple((row != 0) * weight for row, weight in zip(plan.weights, factors, strict=True))
+    kl = tuple((row != 0) * weight * objective.beta for row, weight in zip(plan.kl_weights, factors, strict=True))
+    plan = replace(plan, objective=objective, weights=weights, kl_weights=kl)
     outputs = [torch.as_tensor(row, dtype=torch.float64).repeat(1 + plan.has_entropies) for row in logprobs]
     return torch.cat([plan.gradient(number, row) for number, row in enumerate(outputs)]).numpy()

@@ -77,7 +77,7 @@ class ExpectedUpdates(Struct, frozen=True, kw_only=True):
     """Unbiased inner products of the expected updates of several formulations."""
 
     cross: Array  # sum over j != k of S_j . S'_k, all and with each group left out, [1 + J, F, F].
-    own: Array  # sum over j of |S_j|^2, likewise, [1 + J, F]
+    squared_norms: Array  # sum over j of |S_j|^2, likewise, [1 + J, F]
     num_groups: int  # J
 
     def cosine(self, first: int, second: int) -> Estimate:
@@ -102,7 +102,7 @@ class ExpectedUpdates(Struct, frozen=True, kw_only=True):
             return _too_few(self.num_groups)
         counts = np.array([self.num_groups] + [self.num_groups - 1] * self.num_groups, dtype=np.float64)
         signal = self.cross[:, index, index] / (counts * (counts - 1))
-        variance = self.own[:, index] / counts - signal
+        variance = self.squared_norms[:, index] / counts - signal
         if not np.all(variance > 0):
             return Estimate.undefined_because(_ONE_GRADIENT, num_units=self.num_groups)
         return jackknifed(counts * signal / variance, bounds=(-1.0, np.inf))
@@ -139,12 +139,14 @@ def expected_updates(score_gram: ArrayLike, advantages: ArrayLike, index: ArrayL
     with_all = (weights[:, None, :] * (weights @ gram)[None, :, :]) @ members
     with_own = (weights[:, None, :] * (weights @ blocks)[None, :, :]) @ members
     across = np.moveaxis(with_all - with_own, -1, 0)
-    own = np.diagonal(with_own, axis1=0, axis2=1)
+    squared_norms = np.diagonal(with_own, axis1=0, axis2=1)
     total = across.sum(axis=0)
     # without group j all products with it go, from either side
     cross = np.concatenate([total[None], total - across - across.swapaxes(1, 2)])
     return ExpectedUpdates(
-        cross=cross, own=np.concatenate([own.sum(axis=0)[None], own.sum(axis=0) - own]), num_groups=members.shape[1]
+        cross=cross,
+        squared_norms=np.concatenate([squared_norms.sum(axis=0)[None], squared_norms.sum(axis=0) - squared_norms]),
+        num_groups=members.shape[1],
     )
 
 
@@ -157,8 +159,8 @@ def jackknifed(values: Array, bounds: tuple[float, float] = (-np.inf, np.inf)) -
     return Estimate(value=value, low=low, high=high, num_units=num)
 
 
-def _too_few(num_groups: int, which: str = "groups") -> Estimate:
-    return Estimate.undefined_because(f"{num_groups} {which} are too few", num_units=num_groups)
+def _too_few(num_groups: int, kind: str = "groups") -> Estimate:
+    return Estimate.undefined_because(f"{num_groups} {kind} are too few", num_units=num_groups)
 
 
 def group_cosine(group_gram: ArrayLike) -> Estimate:
@@ -178,8 +180,8 @@ def group_cosine(group_gram: ArrayLike) -> Estimate:
     angles = gram[np.ix_(live, live)] / norms[:, None] / norms
     cross_sums = angles.sum(axis=1) - 1.0
     total = cross_sums.sum()
-    without = (total - 2 * cross_sums) / ((num - 1) * (num - 2))
-    return jackknifed(np.concatenate([[total / (num * (num - 1))], without]), bounds=(-1.0, 1.0))
+    left_out = (total - 2 * cross_sums) / ((num - 1) * (num - 2))
+    return jackknifed(np.concatenate([[total / (num * (num - 1))], left_out]), bounds=(-1.0, 1.0))
 
 
 def noise_within(half_gram: ArrayLike) -> Estimate:
@@ -205,21 +207,21 @@ def noise_within(half_gram: ArrayLike) -> Estimate:
     cross_sums = groups.sum(axis=1) - np.diag(groups)
     total = cross_sums.sum()
     products = np.concatenate([[total / (num * (num - 1))], (total - 2 * cross_sums) / ((num - 1) * (num - 2))])
-    own = means_without(squares - shared)
-    variance = means_without(squares) - products
+    noise = _means_without(squares - shared)
+    variance = _means_without(squares) - products
     if not np.all(variance > 0):
         return Estimate.undefined_because(_ONE_GRADIENT, num_units=num)
-    return jackknifed(own / variance, bounds=(0.0, np.inf))
+    return jackknifed(noise / variance, bounds=(0.0, np.inf))
 
 
-def means_without(values: Array) -> Array:
+def _means_without(values: Array) -> Array:
     """The mean of all, then without each, [1 + J]."""
     return np.asarray(np.concatenate([[values.mean()], (values.sum() - values) / (len(values) - 1)]))
 
 
 _IN_PAIRS = "groups with a gradient or a correct answer"
-NO_OWN = "the step does not raise the correct answers of its own prompts"
-HANGS_ON_ONE = "it hangs on a single group of this step"
+_NO_OWN_EFFECT = "the step does not raise the correct answers of its own prompts"
+_HANGS_ON_ONE = "it hangs on a single group of this step"
 
 
 class _Effects(Struct, frozen=True, kw_only=True):
@@ -257,12 +259,12 @@ class PromptEffects(_Effects, frozen=True, kw_only=True):
         num = int(counted.sum())
         if num < MIN_GROUPS:
             return _too_few(num, _IN_PAIRS)
-        own = np.diag(self.effect)
-        cross_effects = _without_each(self.effect - np.diag(own), counted)
-        alone = own.sum() - np.concatenate([[0.0], own[counted]])
-        if np.any(alone <= 0):
-            return Estimate.undefined_because(NO_OWN if alone[0] <= 0 else HANGS_ON_ONE, num_units=num)
-        return jackknifed(cross_effects / alone)
+        own_effects = np.diag(self.effect)
+        cross_effects = _without_each(self.effect - np.diag(own_effects), counted)
+        own_sums = own_effects.sum() - np.concatenate([[0.0], own_effects[counted]])
+        if np.any(own_sums <= 0):
+            return Estimate.undefined_because(_NO_OWN_EFFECT if own_sums[0] <= 0 else _HANGS_ON_ONE, num_units=num)
+        return jackknifed(cross_effects / own_sums)
 
     def influences(self) -> list[Estimate]:
         """The effect of each prompt on the correct answers of the others, in units of prompts' own effects, [J].
@@ -270,9 +272,9 @@ class PromptEffects(_Effects, frozen=True, kw_only=True):
         The mean of e_jk over other prompts with a correct answer, over the mean of e_kk, with Student's interval over
         them; undefined where prompts have no effect on themselves, the group no gradient, or no other an answer.
         """
-        own = float(np.diag(self.effect)[self.is_solved].mean()) if self.is_solved.any() else 0.0
-        if own <= 0:
-            return [Estimate.undefined_because(NO_OWN)] * len(self.effect)
+        unit = float(np.diag(self.effect)[self.is_solved].mean()) if self.is_solved.any() else 0.0
+        if unit <= 0:
+            return [Estimate.undefined_because(_NO_OWN_EFFECT)] * len(self.effect)
         estimates = []
         for index, effect in enumerate(self.effect):
             other_solved = self.is_solved & (np.arange(len(effect)) != index)
@@ -281,7 +283,7 @@ class PromptEffects(_Effects, frozen=True, kw_only=True):
             elif not other_solved.any():
                 estimates.append(Estimate.undefined_because("no other group has a correct answer"))
             else:
-                estimates.append(student_mean(effect[other_solved] / own))
+                estimates.append(student_mean(effect[other_solved] / unit))
         return estimates
 
     def _mean_over_pairs(self, values: Array, bounds: tuple[float, float]) -> Estimate:
@@ -292,7 +294,7 @@ class PromptEffects(_Effects, frozen=True, kw_only=True):
         parts = pairs.astype(np.float64), np.where(pairs, values, 0.0)
         counts, sums = (_without_each(part, counted) for part in parts)
         if np.any(counts <= 0):
-            return Estimate.undefined_because(HANGS_ON_ONE, num_units=int(counted.sum()))
+            return Estimate.undefined_because(_HANGS_ON_ONE, num_units=int(counted.sum()))
         return jackknifed(sums / counts, bounds)
 
 
@@ -315,10 +317,10 @@ def prompt_effects(gram: ArrayLike, weights: ArrayLike, groups: ArrayLike, is_co
 
 def _by_prompt(weights: ArrayLike, groups: ArrayLike, is_correct: ArrayLike) -> tuple[Array, Array, NDArray[np.bool_]]:
     """What makes S_j and C_j of score vectors, [J, R] each, and which groups have a correct answer, [J]."""
-    of_group = np.equal.outer(np.arange(int(np.max(groups)) + 1), np.asarray(groups)).astype(np.float64)
-    right = of_group * np.asarray(is_correct, dtype=np.float64)
+    members = np.equal.outer(np.arange(int(np.max(groups)) + 1), np.asarray(groups)).astype(np.float64)
+    right = members * np.asarray(is_correct, dtype=np.float64)
     num_right = right.sum(axis=1, keepdims=True)
-    return of_group * np.asarray(weights, dtype=np.float64), right / np.maximum(num_right, 1.0), num_right[:, 0] > 0
+    return members * np.asarray(weights, dtype=np.float64), right / np.maximum(num_right, 1.0), num_right[:, 0] > 0
 
 
 def _lengths(gram: Array, combinations: Array) -> Array:
@@ -340,7 +342,7 @@ class HeldoutEffects(_Effects, frozen=True, kw_only=True):
     """How the gradient of each of J groups that have one changes the correct answers of each held-out prompt."""
 
     norms: tuple[float, float]  # mean |S_j| and mean |C_k|
-    own: Array | None  # S_i . D_j, [J, J]; 0 for a group j without a correct answer. None where it is not known.
+    trained: Array | None  # S_i . D_j, [J, J]; 0 for a group j without a correct answer. None where it is not known
     unknown: str  # why it is not known
     is_solved: NDArray[np.bool_]  # whether a group has a correct answer that it was trained on, [J]
     pulls: NDArray[np.bool_]  # which groups of the step have a gradient; J of them do
@@ -354,16 +356,16 @@ class HeldoutEffects(_Effects, frozen=True, kw_only=True):
         if (few := self._too_few()) is not None:
             return few
         num = sum(self.effect.shape)
-        if self.own is None:
+        if self.trained is None:
             return Estimate.undefined_because(self.unknown, num_units=num)
-        # a left-out training prompt goes from both sides: its gradient, and its correct answers
+        # a left-out training prompt loses both its gradient and its correct answers
         held, counts = left_out_sums(self.effect.mean(axis=1)), left_out_sums(self.is_solved)
-        total, leaving = self.own.sum(), self.own.sum(axis=0) + self.own.sum(axis=1) - np.diag(self.own)
-        own = np.concatenate([[total], total - leaving]) / np.maximum(counts, 1.0)
-        if np.any(own <= 0):
-            return Estimate.undefined_because(NO_OWN if own[0] <= 0 else HANGS_ON_ONE, num_units=num)
-        without_heldout = means_without(self.effect.sum(axis=0))[1:] / own[0]
-        ratios = held / own
+        total, leaving = self.trained.sum(), self.trained.sum(axis=0) + self.trained.sum(axis=1) - np.diag(self.trained)
+        gains = np.concatenate([[total], total - leaving]) / np.maximum(counts, 1.0)
+        if np.any(gains <= 0):
+            return Estimate.undefined_because(_NO_OWN_EFFECT if gains[0] <= 0 else _HANGS_ON_ONE, num_units=num)
+        without_heldout = _means_without(self.effect.sum(axis=0))[1:] / gains[0]
+        ratios = held / gains
         return crossed_jackknife(float(ratios[0]), [ratios[1:], without_heldout], low=-np.inf, high=np.inf)
 
     def influences(self) -> list[Estimate]:
@@ -387,7 +389,7 @@ class HeldoutEffects(_Effects, frozen=True, kw_only=True):
     def _mean_over_pairs(self, values: Array, bounds: tuple[float, float]) -> Estimate:
         if (few := self._too_few()) is not None:
             return few
-        left_out = [means_without(values.mean(axis=axis))[1:] for axis in (1, 0)]
+        left_out = [_means_without(values.mean(axis=axis))[1:] for axis in (1, 0)]
         return crossed_jackknife(float(values.mean()), left_out, low=bounds[0], high=bounds[1])
 
 
@@ -398,7 +400,7 @@ def heldout_effects(
     is_correct: ArrayLike,
     cross: ArrayLike,
     norms: ArrayLike,
-    own: ArrayLike | None,
+    trained_products: ArrayLike | None,
     unknown: str = "",
 ) -> HeldoutEffects:
     """How the groups of a step with a gradient change the correct answers of held-out prompts, by inner products.
@@ -408,7 +410,8 @@ def heldout_effects(
             :func:`prompt_effects`, of answers that were trained on.
         cross: Score vectors times C_k, [R, M].
         norms: |C_k|, [M].
-        own: Score vectors times the gradient of each correct rollout's log-probability, [R, R]; None where not known.
+        trained_products: Score vectors times the gradient of each correct rollout's log-probability, [R, R]; None where
+            not known.
         unknown: Why it is not.
 
     >>> effects = heldout_effects(np.eye(2), [1, -1], [0, 1], [True, False], [[3.0], [4.0]], [5.0], None)
@@ -419,12 +422,12 @@ def heldout_effects(
     lengths, heldout_norms = _lengths(checked_gram(gram), pulling), np.asarray(norms, dtype=np.float64)
     pulls = lengths > 0
     effect = (pulling @ np.asarray(cross, dtype=np.float64))[pulls]
-    trained = None if own is None else pulling @ np.asarray(own, dtype=np.float64) @ right.T
+    effects = None if trained_products is None else pulling @ np.asarray(trained_products, dtype=np.float64) @ right.T
     return HeldoutEffects(
         effect=effect,
         cosine=_cosines(effect, lengths[pulls], heldout_norms),
         norms=(_mean(lengths[pulls]), _mean(heldout_norms)),
-        own=None if trained is None else trained[np.ix_(pulls, pulls)],
+        trained=None if effects is None else effects[np.ix_(pulls, pulls)],
         unknown=unknown,
         is_solved=is_solved[pulls],
         pulls=pulls,
@@ -499,9 +502,9 @@ def reward_norm_correlation(rewards: ArrayLike, squared_norms: ArrayLike) -> Est
     -0.949
     """
     values, weights = _checked(rewards, squared_norms)
-    first = values - values.mean(axis=-1, keepdims=True)
-    second = weights - weights.mean(axis=-1, keepdims=True)
-    moments = np.stack([np.sum(one * two, axis=-1) for one, two in ((first, second), (first, first), (second, second))])
+    x = values - values.mean(axis=-1, keepdims=True)
+    y = weights - weights.mean(axis=-1, keepdims=True)
+    moments = np.stack([np.sum(product, axis=-1) for product in (x * y, x * x, y * y)])
     if moments[1:].sum(axis=1).min() == 0.0:
         return Estimate.undefined_because("rewards or norms do not vary within any group", num_units=len(values))
     (correlation,) = bootstrap_statistics(correlation_of_sums, moments.T)

@@ -272,19 +272,17 @@ def cosines_to_sum(gram: ArrayLike) -> Array:
     return np.asarray(np.clip(along / scale, -1.0, 1.0))
 
 
-def top_share(gram: ArrayLike, *, fraction: float = 0.1) -> Estimate:
-    """Share of the summed row norms that the largest rows hold: sum of the top |g_i| / sum of all |g_i|.
+def top_share(gram: ArrayLike) -> Estimate:
+    """Share of the summed row norms that the largest tenth of the rows holds.
 
-    ``fraction`` of the rows counts as the top, rounded up.
-
-    >>> top_share([[9.0, 0.0], [0.0, 1.0]], fraction=0.5).value
+    >>> top_share([[9.0, 0.0], [0.0, 1.0]]).value
     0.75
     """
-    return share_of_largest(row_norms(gram), fraction=fraction)
+    return share_of_largest(row_norms(gram))
 
 
 def share_of_largest(norms: ArrayLike, *, fraction: float = 0.1) -> Estimate:
-    """The same of norms, [R]; undefined where every norm is zero.
+    """Share of summed norms, [R], that the largest ``fraction`` of them holds, rounded up; undefined for zeros.
 
     >>> share_of_largest([3.0, 1.0], fraction=0.5).value
     0.75
@@ -321,19 +319,19 @@ def norms_without(gram: ArrayLike) -> Array:
     return np.asarray(np.sqrt(np.clip(along.sum() - 2 * along + np.diag(matrix), 0.0, None)))
 
 
-def removal_order(gram: ArrayLike, *, most: int) -> tuple[list[int], list[float]]:
+def removal_order(gram: ArrayLike, *, max_rows: int) -> tuple[list[int], list[float]]:
     """Rows left out one by one, each time the one without which the sum is shortest, and the norm after each.
 
-    Greedy: another set of as many rows may shorten the sum more. It ends after ``most`` rows, or where none shortens
-    it.
+    Greedy: another set of as many rows may shorten the sum more. It ends after ``max_rows`` rows, or where none
+    shortens it.
 
-    >>> removal_order([[9.0, 0.0, 0.0], [0.0, 4.0, -2.0], [0.0, -2.0, 1.0]], most=2)
+    >>> removal_order([[9.0, 0.0, 0.0], [0.0, 4.0, -2.0], [0.0, -2.0, 1.0]], max_rows=2)
     ([0], [1.0])
     """
     matrix = checked_gram(gram)
     remaining = np.ones(len(matrix), dtype=np.bool_)
     order, norms, total = list[int](), list[float](), float(matrix.sum())
-    while len(order) < min(most, len(matrix)):
+    while len(order) < min(max_rows, len(matrix)):
         squared = total - 2 * matrix @ remaining + np.diag(matrix)
         best = int(np.argmin(np.where(remaining, squared, np.inf)))
         if not squared[best] < total:

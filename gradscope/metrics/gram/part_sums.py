@@ -55,9 +55,9 @@ def products_without(gram: ArrayLike) -> Array:
     """
     products = np.asarray(gram, dtype=np.float64)
     total, with_group = products.sum(axis=(1, 3)), products.sum(axis=3)
-    own = np.einsum("vjwj->jvw", products)
+    within_group = np.einsum("vjwj->jvw", products)
     across = np.moveaxis(with_group, 1, 0)
-    return np.concatenate([total[None], total - across - across.swapaxes(1, 2) + own])
+    return np.concatenate([total[None], total - across - across.swapaxes(1, 2) + within_group])
 
 
 def sum_cosine(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate:
@@ -84,8 +84,8 @@ def norm_ratio(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate
     0.5
     """
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    squares = [np.sqrt(np.clip(_form(products, each, each), 0.0, None)) for each in (a, b)]
-    return _jackknifed(squares[0], squares[1], POSITIVE)
+    norms = [np.sqrt(np.clip(_form(products, weights, weights), 0.0, None)) for weights in (a, b)]
+    return _jackknifed(norms[0], norms[1], POSITIVE)
 
 
 def sum_share(products: Array, part: ArrayLike, reference: ArrayLike) -> Estimate:
@@ -99,13 +99,13 @@ def sum_share(products: Array, part: ArrayLike, reference: ArrayLike) -> Estimat
     return _jackknifed(_form(products, a, b), _form(products, b, b), ANY)
 
 
-def ratio_over_groups(of_part: ArrayLike, of_all: ArrayLike, scale: OpenScale = SHARE) -> Estimate:
+def ratio_over_groups(part: ArrayLike, total: ArrayLike, scale: OpenScale = SHARE) -> Estimate:
     """Ratio of two sums over groups, [J] each: a share of the energy, a mean over tokens; undefined over nothing.
 
     >>> ratio_over_groups([1.0, 2.0, 3.0], [4.0, 4.0, 4.0]).value
     0.5
     """
-    sums = [left_out_sums(values) for values in (of_part, of_all)]
+    sums = [left_out_sums(values) for values in (part, total)]
     if sums[1][0] <= 0:
         return Estimate.undefined_because("there is nothing to average", num_units=len(sums[1]) - 1)
     return _jackknifed(sums[0], sums[1], scale)
@@ -146,12 +146,12 @@ def jackknifed_on(values: ArrayLike, scale: OpenScale) -> Estimate:
     num = len(numbers) - 1
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = scale.forward(numbers)
-    alone = Estimate.exact(float(numbers[0]), num_units=num)
+    without_interval = Estimate.exact(float(numbers[0]), num_units=num)
     if num < MIN_GROUPS or not np.all(np.isfinite(scaled)):
-        return alone
+        return without_interval
     squares = (scaled[1:] - scaled[1:].mean()) ** 2
     if not squares.max() > 0:
-        return alone
+        return without_interval
     freedom = min(float(num - 1), 3 * float(squares.sum()) ** 2 / float(np.sum(squares**2)))
     half = student_quantile(freedom) * math.sqrt((num - 1) / num * float(squares.sum()))
     low, high = (scale.inverse(float(scaled[0]) + side * half) for side in (-1, 1))
@@ -187,9 +187,16 @@ def weight_estimates(weights: ArrayLike, groups: ArrayLike) -> dict[str, Estimat
     number, positive, total, square = (
         np.bincount(index, values) for values in (np.ones(len(f)), (f > 0).astype(np.float64), f, f**2)
     )
+    sums, squares, numbers = (left_out_sums(values) for values in (total, square, number))
+    below = numbers * squares
+    if below[0] <= 0:
+        ess = Estimate.undefined_because("every weight is zero", num_units=len(below) - 1)
+    else:
+        with np.errstate(invalid="ignore"):  # a group without which every weight is zero leaves no interval
+            ess = jackknifed_on(np.minimum(sums**2 / below, 1.0), SHARE)
     return {
         "kept": ratio_over_groups(positive, number),
-        "ess": _effective_share(total, square, number),
+        "ess": ess,
         "chi2": ratio_over_groups(square, number, POSITIVE).map(lambda moment: moment - 1.0),
     }
 
@@ -201,12 +208,3 @@ def usable(weights: Mapping[str, Array]) -> dict[str, Array]:
     ['small']
     """
     return {name: values for name, values in weights.items() if np.all(values < LARGEST)}
-
-
-def _effective_share(total: ArrayLike, square: ArrayLike, number: ArrayLike) -> Estimate:
-    sums, squares, numbers = (left_out_sums(values) for values in (total, square, number))
-    below = numbers * squares
-    if below[0] <= 0:
-        return Estimate.undefined_because("every weight is zero", num_units=len(below) - 1)
-    with np.errstate(invalid="ignore"):  # a group without which every weight is zero leaves no interval
-        return jackknifed_on(np.minimum(sums**2 / below, 1.0), SHARE)

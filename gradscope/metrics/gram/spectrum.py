@@ -365,8 +365,8 @@ def principal_overlap(initial: SingularFrame, update: ArrayLike) -> tuple[Estima
         return Estimate.undefined_because(_NO_UPDATE), Estimate.undefined_because(_NO_UPDATE)
     rank = energy_rank(initial.values, PRINCIPAL_SHARE).value
     if rank is None:
-        none = Estimate.undefined_because("the weights before training are zero, so they have no principal subspace")
-        return none, none
+        unknown = Estimate.undefined_because("the weights before training are zero, so they have no principal subspace")
+        return unknown, unknown
     k = int(rank)
     inside = initial.left[:, :k].T @ change @ initial.right[:k].T
     return Estimate.exact(min(float(np.sum(inside**2)) / energy, 1.0)), Estimate.exact(k * k / change.size)

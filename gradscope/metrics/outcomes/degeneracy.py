@@ -97,7 +97,7 @@ def estimate_degeneracies(
     tables: Sequence[GroupTable], *, base_pass_rate: BasePassRate = None, resampling: Resampling = RESAMPLING
 ) -> list[DegeneracyEstimates]:
     """All estimates of tables of at least one group each, predicted from ``base_pass_rate``; faster than one by one."""
-    keys = [_likeness(table) if len(table.size) <= _FEW else at for at, table in enumerate(tables)]
+    keys = [_likeness(table) if len(table.size) <= _FEW else index for index, table in enumerate(tables)]
     different = dict(zip(keys, tables, strict=True))
     representatives, estimates = list(different.values()), list[DegeneracyEstimates]()
     for start in range(0, len(representatives), _TABLES):
@@ -119,7 +119,7 @@ def _likeness(table: GroupTable) -> tuple[object, ...]:
 def _ranks(values: list[object]) -> tuple[int, ...]:
     if len(values) == 1:
         return (0,)
-    rank = {value: at for at, value in enumerate(sorted(set(values)))}  # type: ignore[type-var]
+    rank = {value: index for index, value in enumerate(sorted(set(values)))}  # type: ignore[type-var]
     return tuple(rank[value] for value in values)
 
 
@@ -185,7 +185,7 @@ Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 _NO_RETURN = "no prompt comes back"
-_ALL_ALIKE = "no step has returns after a dead group and after a live one"
+_NO_CONTRAST = "no step has returns after a dead group and after a live one"
 _NOTHING = 1e-9
 
 
@@ -218,13 +218,13 @@ def dead_persistence(step: ArrayLike, prompt: ArrayLike, dead: ArrayLike, *, res
     owner, when, is_dead = owner[last_of_visit], when[last_of_visit], is_dead[last_of_visit]
     comes_back = owner[:-1] == owner[1:]
     before, after = is_dead[:-1][comes_back], is_dead[1:][comes_back]
-    who, at = owner[:-1][comes_back], when[1:][comes_back]
-    if not len(who):
-        none = Estimate.undefined_because(_NO_RETURN, num_units=len(names))
-        return undefined_record(Persistence, none, num_returns=0)
-    after_dead = _share(after, who, before, "alive", resampling)
-    after_live = _share(after, who, ~before, "dead", resampling)
-    excess = _excess(before, after, who, at, resampling)
+    returning, return_steps = owner[:-1][comes_back], when[1:][comes_back]
+    if not len(returning):
+        undefined = Estimate.undefined_because(_NO_RETURN, num_units=len(names))
+        return undefined_record(Persistence, undefined, num_returns=0)
+    after_dead = _share(after, returning, before, "alive", resampling)
+    after_live = _share(after, returning, ~before, "dead", resampling)
+    excess = _excess(before, after, returning, return_steps, resampling)
     intervals = (excess.interval, after_dead.interval, after_live.interval)
     if excess.value is not None and None not in intervals:
         # none dead among a few returns resamples to none: the difference is no better known than both shares (Newcombe)
@@ -234,28 +234,28 @@ def dead_persistence(step: ArrayLike, prompt: ArrayLike, dead: ArrayLike, *, res
         low = excess.value - float(np.hypot(first - ends[0], second_ends[1] - second))
         high = excess.value + float(np.hypot(ends[1] - first, second - second_ends[0]))
         excess = replace(excess, low=min(excess.ends[0], low), high=max(excess.ends[1], high)).within(-1.0, 1.0)
-    return Persistence(after_dead=after_dead, after_live=after_live, excess=excess, num_returns=len(who))
+    return Persistence(after_dead=after_dead, after_live=after_live, excess=excess, num_returns=len(returning))
 
 
-def _share(after: Bools, who: Ints, chosen: Bools, if_none: str, resampling: Resampling) -> Estimate:
+def _share(after: Bools, owner: Ints, chosen: Bools, if_none: str, resampling: Resampling) -> Estimate:
     if not chosen.any():
-        return Estimate.undefined_because(f"every group before a return is {if_none}", num_units=len(np.unique(who)))
-    return bootstrap.bootstrap_mean(after[chosen], who[chosen], resampling=resampling)
+        return Estimate.undefined_because(f"every group before a return is {if_none}", num_units=len(np.unique(owner)))
+    return bootstrap.bootstrap_mean(after[chosen], owner[chosen], resampling=resampling)
 
 
-def _excess(before: Bools, after: Bools, who: Ints, at: Ints, resampling: Resampling) -> Estimate:
+def _excess(before: Bools, after: Bools, owner: Ints, times: Ints, resampling: Resampling) -> Estimate:
     """By step n1 n0 / n (p1 - p0), summed over sum n1 n0 / n: the slope of ``after`` on ``before`` within steps."""
-    was, is_now = (deviations_within(flags, cluster_numbers(at)) for flags in (before, after))
+    was, is_now = (deviations_within(flags, cluster_numbers(times)) for flags in (before, after))
     if not np.any(was):
-        return Estimate.undefined_because(_ALL_ALIKE, num_units=len(np.unique(who)))
-    units = cluster_sums(np.column_stack([was * is_now, was**2]), who)
+        return Estimate.undefined_because(_NO_CONTRAST, num_units=len(np.unique(owner)))
+    units = cluster_sums(np.column_stack([was * is_now, was**2]), owner)
     units = units[units[:, 1] > 0]
     floor = _NOTHING * units[:, 1].sum()  # a resample may hold no prompt that returns after both kinds
 
     def slope(sums: Array) -> Array:
         return np.asarray(sums[..., :1] / np.maximum(sums[..., 1:], floor), dtype=np.float64)
 
-    (excess,) = bootstrap.bootstrap_statistics(slope, units, within=(-1.0, 1.0), resampling=resampling)
+    (excess,) = bootstrap.bootstrap_statistics(slope, units, bounds=(-1.0, 1.0), resampling=resampling)
     if excess.value is None or excess.interval is None:
         return excess
     # a dozen prompts of which few are ever alive: the studentized quantiles are too near
@@ -310,8 +310,8 @@ def dispersion_test(
                 dealt += _deal_by_group(rng, sizes, passing, len(dealt))
             else:
                 by_column.setdefault(tuple(np.unique(sizes).tolist()), []).append((sizes, passing))
-        for alike in by_column.values():
-            dealt += _deal_by_column(rng, alike, len(dealt))
+        for same_sizes in by_column.values():
+            dealt += _deal_by_column(rng, same_sizes, len(dealt))
         p_value = (1 + int(np.sum(dealt <= observed))) / (1 + len(dealt))
         test = f"{len(dealt)} deals of the outcomes within steps"
     return DispersionTest(
@@ -349,7 +349,7 @@ def estimate_rate_variance(
         spread = (sums[..., 1:2] - sums[..., :1] ** 2 / count) / np.maximum(count - 1, 1.0)
         return np.asarray(spread - sums[..., 2:3] / count, dtype=np.float64)
 
-    (estimate,) = bootstrap.bootstrap_statistics(variance, units, within=_RANGE, resampling=resampling)
+    (estimate,) = bootstrap.bootstrap_statistics(variance, units, bounds=_RANGE, resampling=resampling)
     rarer = x if x.mean() <= 0.5 else 1 - x
     pairs = np.maximum(rarer * (n * rarer - 1) / (n - 1), 0.0)
     if len(np.unique(np.asarray(prompts)[pairs > 0])) >= bootstrap.FEW_INFORMATIVE:
@@ -375,37 +375,38 @@ def estimate_rate_parts(
     Each group has its step, its prompt, n (at least 2) and c, [J] each; prompts are resampled. Undefined where no
     prompt is seen at two steps with other prompts.
     """
-    n, at, who = np.asarray(num_samples), bootstrap.cluster_numbers(step), bootstrap.cluster_numbers(prompts)
-    rate, num_other, num_prompts = np.asarray(num_passing) / n, np.bincount(at) - 1, int(who.max(initial=-1)) + 1
-    totals = np.bincount(at, weights=rate)
+    n, times, owner = np.asarray(num_samples), bootstrap.cluster_numbers(step), bootstrap.cluster_numbers(prompts)
+    rate, num_other, num_prompts = np.asarray(num_passing) / n, np.bincount(times) - 1, int(owner.max(initial=-1)) + 1
+    totals = np.bincount(times, weights=rate)
 
     def units_of(rows: Ints) -> Array:
         """Of all groups of some prompts, what each prompt that returns adds, and its visits, [prompts, 3]."""
         size, x = n[rows], rate[rows]
-        off = x - (totals[at[rows]] - x) / num_other[at[rows]]
-        covariance = x * ((size * x - 1) / (size - 1) - x + off)
-        visits, index = np.unique(who[rows] * len(num_other) + at[rows], return_inverse=True)
+        offset = x - (totals[times[rows]] - x) / num_other[times[rows]]
+        covariance = x * ((size * x - 1) / (size - 1) - x + offset)
+        visits, index = np.unique(owner[rows] * len(num_other) + times[rows], return_inverse=True)
         prompt_of, groups = visits // len(num_other), np.bincount(index)
-        off, covariance = (np.bincount(index, weights=values) / groups for values in (off, covariance))
-        again = np.bincount(prompt_of)
-        back = np.flatnonzero(again > 1)
-        sums, squares, covariances = (np.bincount(prompt_of, values)[back] for values in (off, off**2, covariance))
-        return np.column_stack([(sums**2 - squares) / (again[back] - 1), covariances, again[back]])
+        offset, covariance = (np.bincount(index, weights=values) / groups for values in (offset, covariance))
+        num_visits = np.bincount(prompt_of)
+        back = np.flatnonzero(num_visits > 1)
+        columns = (offset, offset**2, covariance)
+        sums, squares, covariances = (np.bincount(prompt_of, values)[back] for values in columns)
+        return np.column_stack([(sums**2 - squares) / (num_visits[back] - 1), covariances, num_visits[back]])
 
     bounds = np.linspace(0, num_prompts, 2 + min(len(n) >> 18, 14)).astype(np.int64)  # of a long log in small arrays
-    of_blocks = ((who >= low) & (who < high) & (num_other[at] > 0) for low, high in pairwise(bounds))
-    units = np.concatenate([units_of(np.flatnonzero(is_of_block)) for is_of_block in of_blocks])
+    masks = ((owner >= low) & (owner < high) & (num_other[times] > 0) for low, high in pairwise(bounds))
+    units = np.concatenate([units_of(np.flatnonzero(mask)) for mask in masks])
     if not len(units):
         reason = "no prompt is seen at two steps, so what stays with it is not known"
         undefined = Estimate.undefined_because(reason, num_units=num_prompts)
         return undefined, undefined
 
     def parts(totals: Array) -> Array:
-        stays, both, count = np.moveaxis(totals, -1, 0)
-        return np.stack([stays / count, (both - stays) / count], axis=-1)
+        prompt, total, count = np.moveaxis(totals, -1, 0)
+        return np.stack([prompt / count, (total - prompt) / count], axis=-1)
 
-    stays, of_visit = bootstrap.bootstrap_statistics(parts, units, within=(-1.0, 1.0), resampling=resampling)
-    return stays, of_visit
+    prompt, visit = bootstrap.bootstrap_statistics(parts, units, bounds=(-1.0, 1.0), resampling=resampling)
+    return prompt, visit
 
 
 def _rows_by(stratum: NDArray[np.generic]) -> list[Ints]:
@@ -413,8 +414,8 @@ def _rows_by(stratum: NDArray[np.generic]) -> list[Ints]:
     order = np.argsort(stratum, kind="stable")
     ordered = stratum[order]
     bounds = np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [len(order)]])
-    several = np.flatnonzero(np.diff(bounds) > 1)  # a million steps of one group are no million arrays
-    return [order[start:end] for start, end in zip(bounds[several], bounds[several + 1], strict=True)]
+    multiple = np.flatnonzero(np.diff(bounds) > 1)  # a million steps of one group are no million arrays
+    return [order[start:end] for start, end in zip(bounds[multiple], bounds[multiple + 1], strict=True)]
 
 
 def _moments(sizes: Ints, passing: int) -> tuple[float, float]:
@@ -424,17 +425,17 @@ def _moments(sizes: Ints, passing: int) -> tuple[float, float]:
 
     def joint(passed: int, failed: int, falling_sizes: float) -> float:
         """Factorial moment: ``passed`` of the passing and ``failed`` of the failing land where asked."""
-        of_both = _falling(float(passing), passed) * _falling(total - passing, failed)
-        return falling_sizes * of_both / _falling(total, passed + failed)
+        ways = _falling(float(passing), passed) * _falling(total - passing, failed)
+        return falling_sizes * ways / _falling(total, passed + failed)
 
-    of_two, of_three, of_four = (
+    second, third, fourth = (
         np.asarray(np.prod(distinct[:, None] - np.arange(order), axis=1), dtype=np.float64) for order in (2, 3, 4)
     )
-    pairs, triples, fours = (float(groups @ falling) for falling in (of_two, of_three, of_four))
+    pairs, triples, fours = (float(groups @ falling) for falling in (second, third, fourth))
     mean = joint(1, 1, pairs)
-    same = mean + joint(2, 1, triples) + joint(1, 2, triples) + joint(2, 2, fours)
-    apart = joint(2, 2, pairs**2 - float(groups @ of_two**2))
-    return mean, same + apart - mean**2
+    inside = mean + joint(2, 1, triples) + joint(1, 2, triples) + joint(2, 2, fours)
+    across = joint(2, 2, pairs**2 - float(groups @ second**2))
+    return mean, inside + across - mean**2
 
 
 def _falling(number: float, order: int) -> float:
@@ -447,11 +448,11 @@ def _deal_by_group(rng: np.random.Generator, sizes: Ints, passing: int, num_deal
 
 
 def _deal_by_column(rng: np.random.Generator, strata: list[tuple[Ints, int]], num_deals: int) -> Ints:
-    """The same distribution from how many groups of each size have how many passes, for strata of the same sizes."""
+    """The same distribution from the number of groups by size and passes, for strata of the same sizes."""
     distinct = np.unique(strata[0][0])
     counts = np.array([[np.sum(sizes == size) for size in distinct] for sizes, _ in strata])
     shape = (len(strata), num_deals)
-    tally = {(int(size), 0): np.broadcast_to(counts[:, [at]], shape) for at, size in enumerate(distinct)}
+    tally = {(int(size), 0): np.broadcast_to(counts[:, [index]], shape) for index, size in enumerate(distinct)}
     left = np.broadcast_to(np.array([[passing] for _, passing in strata]), shape)
     cells = np.array([[int(sizes.sum())] for sizes, _ in strata])
     for column in range(int(distinct.max())):

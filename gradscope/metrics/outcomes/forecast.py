@@ -66,7 +66,7 @@ class PassCounts(Struct, frozen=True, kw_only=True):
     pair: Counts  # the pair of each prompt, [J]
 
     @classmethod
-    def of(cls, num_samples: ArrayLike, num_passing: ArrayLike) -> PassCounts:
+    def from_counts(cls, num_samples: ArrayLike, num_passing: ArrayLike) -> PassCounts:
         """Merge equal counts n and c of prompts, [J] each.
 
         Raises:
@@ -129,10 +129,10 @@ def fit_inflated_beta(counts: PassCounts) -> InflatedBeta:
     Of the four choices (no inflation, at 0, at 1, at both) the one with the least Bayesian information criterion is
     chosen (Schwarz 1978): -2 log likelihood + parameters times log J.
 
-    >>> fitted = fit_inflated_beta(PassCounts.of([4] * 5, [0, 1, 2, 3, 4]))
+    >>> fitted = fit_inflated_beta(PassCounts.from_counts([4] * 5, [0, 1, 2, 3, 4]))
     >>> round(fitted.a, 2), round(fitted.b, 2), fitted.at_zero, fitted.at_one
     (1.0, 1.0, 0.0, 0.0)
-    >>> round(fit_inflated_beta(PassCounts.of([9] * 90, [0] * 50 + [3, 4, 5, 6] * 10)).at_zero, 2)
+    >>> round(fit_inflated_beta(PassCounts.from_counts([9] * 90, [0] * 50 + [3, 4, 5, 6] * 10)).at_zero, 2)
     0.55
     """
     fits = [_best_fit(counts, np.array(inflated)) for inflated in ((0, 0), (1, 0), (0, 1), (1, 1))]
@@ -143,7 +143,7 @@ def fit_inflated_beta(counts: PassCounts) -> InflatedBeta:
 def fit_npmle(counts: PassCounts) -> GridMixture:
     """The distribution of pass rates of maximum likelihood among all distributions on a grid (Laird 1978), by EM.
 
-    >>> fitted = fit_npmle(PassCounts.of([200] * 4, [0, 0, 200, 200]))
+    >>> fitted = fit_npmle(PassCounts.from_counts([200] * 4, [0, 0, 200, 200]))
     >>> round(float(fitted.weights[fitted.points <= 0.001].sum()), 2), round(float(fitted.weights[-1]), 2)
     (0.5, 0.5)
     """
@@ -255,18 +255,18 @@ class RateBounds(Struct, frozen=True, kw_only=True):
     prompts: Counts  # the prompt of each group, [J]
 
     @classmethod
-    def of(cls, num_samples: Counts, num_passing: Counts, prompts: Counts, fit: GridMixture) -> RateBounds:
+    def from_counts(cls, num_samples: Counts, num_passing: Counts, prompts: Counts, fit: GridMixture) -> RateBounds:
         """Join n, c and prompts of groups, [J] each, to cells; ``fit`` is their NPMLE."""
         sizes, weights = np.unique(num_samples, return_counts=True)
-        every = np.concatenate([np.column_stack([np.full(n + 1, n), np.arange(n + 1)]) for n in sizes.tolist()])
-        labels, of_count = np.unique(_cell_of(*every.T), return_inverse=True)
+        pairs = np.concatenate([np.column_stack([np.full(n + 1, n), np.arange(n + 1)]) for n in sizes.tolist()])
+        labels, cell_of_pair = np.unique(_cell_of(*pairs.T), return_inverse=True)
         points = np.unique(np.concatenate([fit.points, _TAIL, 1 - _TAIL]))
-        of_size = dict(zip(sizes.tolist(), (weights / weights.sum()).tolist(), strict=True))
+        size_shares = dict(zip(sizes.tolist(), (weights / weights.sum()).tolist(), strict=True))
 
         def joined(rates: Array) -> Array:
             cells = np.zeros((len(labels), len(rates)))
-            chances = np.concatenate([share * binomial_chances(n, rates) for n, share in of_size.items()])
-            np.add.at(cells, of_count, chances)
+            chances = np.concatenate([share * binomial_chances(n, rates) for n, share in size_shares.items()])
+            np.add.at(cells, cell_of_pair, chances)
             return cells
 
         return cls(
@@ -303,8 +303,8 @@ class RateBounds(Struct, frozen=True, kw_only=True):
             bounds=(0, None),
             method="highs",
         )
-        up, down, constant = np.split(solved.x, [num_cells, 2 * num_cells])
-        g = up - down + constant[0] - constant[1]
+        positive, negative, constant = np.split(solved.x, [num_cells, 2 * num_cells])
+        g = positive - negative + constant[0] - constant[1]
         g += max(0.0, float(np.max(at_checked - g @ self.checked)))
         values = g[self.cell]
         by_prompt = cluster_sums((values - values.mean())[:, None], self.prompts)[:, 0]
@@ -376,7 +376,7 @@ def fit_pass_rates(num_samples: ArrayLike, num_passing: ArrayLike, prompts: Arra
     >>> round(rates.degeneracy(8).value, 3)
     0.222
     """
-    counts = PassCounts.of(num_samples, num_passing)
+    counts = PassCounts.from_counts(num_samples, num_passing)
     labels = np.arange(len(counts.pair)) if prompts is None else cluster_numbers(prompts)
     num_prompts = int(labels.max()) + 1
     if num_prompts < MIN_PROMPTS:
@@ -388,7 +388,7 @@ def fit_pass_rates(num_samples: ArrayLike, num_passing: ArrayLike, prompts: Arra
     return PassRates(
         shape=shape,
         free=free,
-        bounds=RateBounds.of(n, c, labels, free),
+        bounds=RateBounds.from_counts(n, c, labels, free),
         num_prompts=num_prompts,
         num_samples=int(np.median(n)),
         goodness_of_fit=goodness_of_fit(counts, shape, num_prompts),
@@ -401,7 +401,7 @@ def goodness_of_fit(counts: PassCounts, shape: InflatedBeta, num_prompts: int) -
     Neighboring cells are joined until each is expected to hold five; undefined where too few are left. Groups of one
     prompt are not independent: counts are scaled down to the number of prompts.
 
-    >>> counts = PassCounts.of([4] * 100, [0, 1, 2, 3, 4] * 20)
+    >>> counts = PassCounts.from_counts([4] * 100, [0, 1, 2, 3, 4] * 20)
     >>> round(goodness_of_fit(counts, fit_inflated_beta(counts), 100).value, 2)
     1.0
     """

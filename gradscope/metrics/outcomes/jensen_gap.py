@@ -99,8 +99,8 @@ def own_rates(step: Counts, prompt: NDArray[np.generic], size: Counts, rate: Arr
             prompts.clear()
     ends = np.array([*closed[:-1], len(step)])
     block = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
-    of_block, of_unit, totals, without = _predictions(block, unit[order], size_index[order], rate[order], sizes)
-    by_step = totals.sum() + np.concatenate([[0.0], np.bincount(of_unit, weights=without - totals[of_block])])
+    block_of, unit_of, totals, left_out = _predictions(block, unit[order], size_index[order], rate[order], sizes)
+    by_step = totals.sum() + np.concatenate([[0.0], np.bincount(unit_of, weights=left_out - totals[block_of])])
     *_, pooled, pooled_without = _predictions(np.zeros_like(unit), unit, size_index, rate, sizes)
     num_groups = len(rate) - np.concatenate([[0], np.bincount(unit)])
     return OwnRates(
@@ -117,29 +117,29 @@ def _predictions(
     """The block and number of each prompt, [m], and sums of its block's predictions, all [B] and without it [m]."""
     num_units = int(unit.max()) + 1
     pairs, index = np.unique(block * num_units + unit, return_inverse=True)
-    of_block, of_unit = np.divmod(pairs, num_units)
-    num_members = np.bincount(of_block)
+    block_of, unit_of = np.divmod(pairs, num_units)
+    num_members = np.bincount(block_of)
     start = np.cumsum(num_members) - num_members
     counts = np.bincount(index * len(sizes) + size_index, minlength=len(pairs) * len(sizes)).reshape(-1, len(sizes))
     weight, passed = counts.sum(axis=1).astype(np.float64), np.bincount(index, weights=rate)
     # A common factor cancels; this one keeps products of many weights near one.
-    scale, order = (sizes[-1] / np.bincount(of_block, weights=weight))[of_block], int(sizes[-1])
-    with_all, without = np.empty((len(num_members), len(sizes))), np.empty((len(pairs), len(sizes)))
-    for blocks, rows in _alike(num_members, start, order):
+    scale, order = (sizes[-1] / np.bincount(block_of, weights=weight))[block_of], int(sizes[-1])
+    with_all, left_out = np.empty((len(num_members), len(sizes))), np.empty((len(pairs), len(sizes)))
+    for blocks, rows in _batches(num_members, start, order):
         choices, passes, fails = (
             _leave_one_out_products(_side_by_side(scale[rows] * values[rows], num_members[blocks]), order)[..., sizes]
             for values in (weight, passed, weight - passed)
         )
         is_member = np.arange(choices.shape[1] - 1) < num_members[blocks, None]
         with_all[blocks] = (passes[:, 0] + fails[:, 0]) / choices[:, 0]
-        without[rows] = (passes[:, 1:][is_member] + fails[:, 1:][is_member]) / choices[:, 1:][is_member]
+        left_out[rows] = (passes[:, 1:][is_member] + fails[:, 1:][is_member]) / choices[:, 1:][is_member]
     total = np.add.reduceat(counts, start)
-    left = total[of_block] - counts
-    sums = np.asarray(np.sum(total * with_all, axis=1)), np.asarray(np.sum(left * without, axis=1))
-    return of_block, of_unit, *sums
+    left = total[block_of] - counts
+    sums = np.asarray(np.sum(total * with_all, axis=1)), np.asarray(np.sum(left * left_out, axis=1))
+    return block_of, unit_of, *sums
 
 
-def _alike(num_members: Counts, start: Counts, order: int) -> Iterator[tuple[Counts, Counts]]:
+def _batches(num_members: Counts, start: Counts, order: int) -> Iterator[tuple[Counts, Counts]]:
     """Blocks of about as many prompts, as many as fit into memory at once, and their rows among all members."""
     depth = np.ceil(np.log2(np.maximum(num_members, 1))).astype(np.int64)
     is_large = num_members >= _MANY * order**2
@@ -164,12 +164,12 @@ def _leave_one_out_products(values: Array, order: int) -> Array:
     # The coefficients of prod (1 + z_i t), by a tree of products: upward for all values, downward for all but one.
     # There is no subtraction, so nothing cancels. Of many values the coefficients come from sums of powers (Newton's
     # identities), and each value is divided out, at a fraction of the work.
-    num_blocks, most = values.shape
-    if most >= _MANY * order**2:
+    num_blocks, width = values.shape
+    if width >= _MANY * order**2:
         return _by_division(values, order)
-    leaves = np.zeros((num_blocks, 1 << (most - 1).bit_length(), order + 1))
+    leaves = np.zeros((num_blocks, 1 << (width - 1).bit_length(), order + 1))
     leaves[..., 0] = 1.0
-    leaves[:, :most, 1] = values
+    leaves[:, :width, 1] = values
     levels = [leaves]
     while levels[-1].shape[1] > 1:
         levels.append(_multiplied(levels[-1][:, 0::2], levels[-1][:, 1::2], 1 << (len(levels) - 1)))
@@ -178,7 +178,7 @@ def _leave_one_out_products(values: Array, order: int) -> Array:
         shape = levels[height].shape
         siblings = levels[height].reshape(num_blocks, -1, 2, order + 1)[:, :, ::-1].reshape(shape)
         excluding = _multiplied(siblings, np.repeat(excluding, 2, axis=1), 1 << height)
-    return np.concatenate([levels[-1], excluding[:, :most]], axis=1)
+    return np.concatenate([levels[-1], excluding[:, :width]], axis=1)
 
 
 def _multiplied(first: Array, second: Array, degree: int) -> Array:
@@ -191,12 +191,12 @@ def _multiplied(first: Array, second: Array, degree: int) -> Array:
 
 def _by_division(values: Array, order: int) -> Array:
     """The same from sums of powers; each value's factor is divided out of the product of all."""
-    num_blocks, most = values.shape
+    num_blocks, width = values.shape
     sums, power = np.empty((order, num_blocks)), np.ones_like(values)
     for index in range(order):
         power = power * values
         sums[index] = power.sum(axis=1)
-    terms = np.ones((order + 1, num_blocks, 1 + most))
+    terms = np.ones((order + 1, num_blocks, 1 + width))
     for degree in range(1, order + 1):
         signs = (-1.0) ** np.arange(degree)[:, None]
         terms[degree, :, 0] = np.sum(signs * terms[degree - 1 :: -1, :, 0][:degree] * sums[:degree], axis=0) / degree
@@ -235,21 +235,21 @@ def estimate_policy_gap(
         passed, drawn = np.split(sums[..., 2 + num_compositions :], [num_policies], axis=-1)
         total = counts.sum(axis=-1)
         # A policy that a resample leaves out has weight zero; its rate is then of no account.
-        own = (passed / np.maximum(drawn, 1.0))[..., None, :]
-        at_own = np.prod(own**compositions, axis=-1) + np.prod((1 - own) ** compositions, axis=-1)
+        rates = (passed / np.maximum(drawn, 1.0))[..., None, :]
+        at_rates = np.prod(rates**compositions, axis=-1) + np.prod((1 - rates) ** compositions, axis=-1)
         pooled = (sums[..., 1] / total)[..., None]
         at_pooled = pooled**sizes + (1 - pooled) ** sizes
-        predicted, by_policy = ((counts * chance).sum(axis=-1) / total for chance in (at_pooled, at_own))
+        predicted, by_policy = ((counts * chance).sum(axis=-1) / total for chance in (at_pooled, at_rates))
         return np.stack([sums[..., 0] / total - by_policy, by_policy - predicted], axis=-1)
 
-    between_prompts, between_policies = bootstrap_statistics(parts, units, within=(-1.0, 1.0), resampling=resampling)
+    between_prompts, between_policies = bootstrap_statistics(parts, units, bounds=(-1.0, 1.0), resampling=resampling)
     return between_prompts, between_policies
 
 
 BasePassRate = float | Literal["step"] | None
 """The p of the prediction: a number, each step's own, or (None) the mean of the groups."""
 
-_ALIKE = 1e-12  # rounding: numbers closer than this are one
+_ROUNDING = 1e-12  # rounding: numbers closer than this are one
 _UNSEEN = 0.5
 """Weight of the prompt that represents those that a short log lacks; a weight of 1 is wider and covers no more."""
 
@@ -319,32 +319,32 @@ def _gap_at_mean(draws: Draws, degenerate: Estimate, prediction: Estimate) -> Es
     # third cumulant's part (Johnson 1978, J. American Statistical Association 73) from the unbiased value, the upper
     # one not beyond the largest share minus the least prediction, nor below that minus the largest: the interval of the
     # share allows for prompts at the ends that a log has none of.
-    plain = (degenerate.value or 0.0) - (prediction.value or 0.0)
-    (sizes, of_size), rate = draws.sizes, float(draws.rate.mean())
-    slope = float(of_size @ (sizes * (rate ** (sizes - 1) - (1 - rate) ** (sizes - 1))))
+    difference = (degenerate.value or 0.0) - (prediction.value or 0.0)
+    (sizes, size_shares), rate = draws.sizes, float(draws.rate.mean())
+    slope = float(size_shares @ (sizes * (rate ** (sizes - 1) - (1 - rate) ** (sizes - 1))))
     linear = draws.equal - slope * draws.rate
     center, num_units = float(linear.mean()), int(draws.unit.max()) + 1
     scale = num_units / len(linear)
-    own = scale * np.bincount(draws.unit, weights=linear - center)
+    influence = scale * np.bincount(draws.unit, weights=linear - center)
     any_passes = [equal - slope * rates - center for equal, rates in map(_any_passes, sizes.tolist())]
     unseen = [
-        _UNSEEN * float(sum(share * (part**power).mean() for share, part in zip(of_size, any_passes, strict=True)))
+        _UNSEEN * float(sum(share * (part**power).mean() for share, part in zip(size_shares, any_passes, strict=True)))
         for power in (2, 3)
     ]
-    variance = (float(own @ own) + unseen[0]) / (num_units + _UNSEEN - 1)
-    if variance <= _ALIKE:
-        return Estimate.exact(max(plain, 0.0), num_units=num_units)
-    skewness = (float(np.sum(own**3)) + unseen[1]) / (num_units + _UNSEEN) / variance**1.5
+    variance = (float(influence @ influence) + unseen[0]) / (num_units + _UNSEEN - 1)
+    if variance <= _ROUNDING:
+        return Estimate.exact(max(difference, 0.0), num_units=num_units)
+    skewness = (float(np.sum(influence**3)) + unseen[1]) / (num_units + _UNSEEN) / variance**1.5
     error, quantile = (variance / num_units) ** 0.5, intervals.student_quantile(max(num_units - 1, 1))
     shift = skewness * (2 * quantile**2 + 1) / (6 * num_units**0.5)
     order = np.maximum(sizes - 2, 0)  # that of a group of one has no curvature
-    curvature = float(of_size @ (sizes * (sizes - 1) * (rate**order + (1 - rate) ** order)))
-    of_prompts = np.bincount(draws.unit, weights=draws.rate - rate) / len(draws.rate)
-    of_mean = float(of_prompts @ of_prompts) * num_units / max(num_units - 1, 1)  # variance of the mean pass rate
-    unbiased = plain + curvature / 2 * of_mean
+    curvature = float(size_shares @ (sizes * (sizes - 1) * (rate**order + (1 - rate) ** order)))
+    prompt_sums = np.bincount(draws.unit, weights=draws.rate - rate) / len(draws.rate)
+    mean_variance = float(prompt_sums @ prompt_sums) * num_units / max(num_units - 1, 1)  # of the pass rate
+    unbiased = difference + curvature / 2 * mean_variance
     low, high = (unbiased + side * error * (quantile + max(side * shift, 0.0)) for side in (-1, 1))
     high = min(max(high, degenerate.ends[1] - prediction.ends[1]), degenerate.ends[1] - prediction.ends[0])
-    estimate = Estimate(value=plain, low=min(low, plain), high=max(high, plain), num_units=num_units)
+    estimate = Estimate(value=difference, low=min(low, difference), high=max(high, difference), num_units=num_units)
     return estimate.within(0.0, 1.0)
 
 
@@ -436,12 +436,12 @@ def _moved(estimate: Estimate, value: float) -> Estimate:
 
 
 def _mean_prediction(draws: Draws, rate: float) -> float:
-    sizes, of_size = draws.sizes
-    return float(of_size @ iid_prediction(rate, sizes))
+    sizes, size_shares = draws.sizes
+    return float(size_shares @ iid_prediction(rate, sizes))
 
 
 def _jackknifed(values: Array, *, low: float = -1.0) -> Estimate:
     """An estimate from a statistic of all prompts and without each, [1 + n]; no interval where no prompt moves it."""
-    if np.ptp(values[1:]) <= _ALIKE:
+    if np.ptp(values[1:]) <= _ROUNDING:
         return Estimate.exact(float(values[0]), num_units=len(values) - 1)
     return intervals.jackknife(float(values[0]), [values[1:]], low=low, high=1.0)

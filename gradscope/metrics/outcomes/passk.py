@@ -115,8 +115,8 @@ def compression_factors(first: Counts, second: Counts, ks: Sequence[int]) -> tup
     >>> round(once.factor.value, 2), round(twice.factor.value, 2)
     (2.35, 2.0)
     """
-    most, num_prompts = int(first[0].min()), len(first[0])
-    budgets = np.unique(np.round(np.geomspace(1, most, _MAX_BUDGETS))).astype(np.int64)
+    max_budget, num_prompts = int(first[0].min()), len(first[0])
+    budgets = np.unique(np.round(np.geomspace(1, max_budget, _MAX_BUDGETS))).astype(np.int64)
     curves = np.column_stack([np.zeros(num_prompts), *(pass_at_k(*first, int(k)) for k in budgets)])
     budgets_from_zero = np.concatenate([[0.0], budgets.astype(np.float64)])
     factors = []
@@ -191,8 +191,8 @@ def _factor(k: int, differences: Array, budgets: Array) -> CompressionFactor:
         low, high = _zero_of(mean + half, budgets) / k, _zero_of(mean - half, budgets) / k
     if np.isinf(value) or np.isinf(high):
         reason = f"the {budgets[-1]:g} samples of the first may not reach the second's pass@{k}: m is open upwards"
-        least = None if num_prompts < FEW_UNITS else min(low, float(budgets[-1]) / k)
-        return CompressionFactor(factor=Estimate.undefined_because(reason, num_units=num_prompts), at_least=least)
+        at_least = None if num_prompts < FEW_UNITS else min(low, float(budgets[-1]) / k)
+        return CompressionFactor(factor=Estimate.undefined_because(reason, num_units=num_prompts), at_least=at_least)
     if low == high:
         return CompressionFactor(factor=Estimate.exact(value, num_units=num_prompts), at_least=None)
     return CompressionFactor(factor=Estimate(value=value, low=low, high=high, num_units=num_prompts), at_least=None)

@@ -44,12 +44,11 @@ def correlation_within(
     -0.9486832980505138
     """
     x, y = within_groups(first, groups), within_groups(second, groups)
-    products = (one * other for one, other in ((x, y), (x, x), (y, y)))
-    units = sums_of_columns(products, np.arange(len(x)) if clusters is None else clusters, len(x))
+    units = sums_of_columns((x * y, x * x, y * y), np.arange(len(x)) if clusters is None else clusters, len(x))
     totals = units.sum(axis=0)
     if not (totals[1] > 0 and totals[2] > 0):
         return Estimate.undefined_because("one of the two never differs within a group", num_units=len(units))
-    (correlation,) = bootstrap_statistics(correlation_of_sums, units, within=(-1.0, 1.0))
+    (correlation,) = bootstrap_statistics(correlation_of_sums, units, bounds=(-1.0, 1.0))
     return correlation
 
 

@@ -166,14 +166,14 @@ def student_intervals(
     Tables of the same number of units share the units that their resamples draw, and one product of matrices. None
     where there are too few units, or a statistic does not vary with them.
     """
-    of_size: dict[int, list[int]] = {}
-    for at, units in enumerate(tables):
-        of_size.setdefault(len(units), []).append(at)
+    by_size: dict[int, list[int]] = {}
+    for index, units in enumerate(tables):
+        by_size.setdefault(len(units), []).append(index)
     by_table: dict[int, list[Interval | None]] = {}
-    for num_units, alike in of_size.items():
-        for start in range(0, len(alike), _TABLES):
-            chunk = alike[start : start + _TABLES]
-            units = np.stack([tables[at] for at in chunk])  # [T, J, m]
+    for num_units, indices in by_size.items():
+        for start in range(0, len(indices), _TABLES):
+            chunk = indices[start : start + _TABLES]
+            units = np.stack([tables[index] for index in chunk])  # [T, J, m]
             values = np.asarray(statistic(units.sum(axis=1)), dtype=np.float64)
             if num_units < MIN_UNITS:
                 by_table |= dict.fromkeys(chunk, [None] * values.shape[1])
@@ -186,12 +186,12 @@ def student_intervals(
             else:
                 upper, lower = _t_quantiles(statistic, units, values, influence, np.maximum(errors, tiny), resampling)
             lows, highs = values - upper * errors, values - lower * errors
-            for at, *of_table in zip(chunk, lows, highs, errors, tiny, strict=True):
-                by_table[at] = [
+            for index, *bounds in zip(chunk, lows, highs, errors, tiny, strict=True):
+                by_table[index] = [
                     (float(low), float(high)) if error > spread else None
-                    for low, high, error, spread in zip(*of_table, strict=True)
+                    for low, high, error, spread in zip(*bounds, strict=True)
                 ]
-    return [by_table[at] for at in range(len(tables))]
+    return [by_table[index] for index in range(len(tables))]
 
 
 def _expanded_quantiles(influence: Array) -> Array:
@@ -220,13 +220,13 @@ def _t_quantiles(
     columns = np.take_along_axis(columns, orders[:, :, None], axis=1)
     studentized = []
     for sums in _resampled_sums(columns.swapaxes(0, 1).reshape(num_units, -1), resampling):
-        of_tables = sums.reshape(len(sums), num_tables, -1)
-        first, second = np.split(of_tables[..., num_columns:] / num_units, 2, axis=2)
-        own = np.sqrt(np.maximum(second - first**2, 0.0) / (num_units - 1))
+        table_sums = sums.reshape(len(sums), num_tables, -1)
+        first, second = np.split(table_sums[..., num_columns:] / num_units, 2, axis=2)
+        spreads = np.sqrt(np.maximum(second - first**2, 0.0) / (num_units - 1))
         # A resample that draws no unit of a rare kind has no spread, and nothing to say about the error.
-        usable = own > 1e-6 * errors
+        usable = spreads > 1e-6 * errors
         studentized.append(
-            np.where(usable, (statistic(of_tables[..., :num_columns]) - values) / np.where(usable, own, 1), np.nan)
+            np.where(usable, (statistic(table_sums[..., :num_columns]) - values) / np.where(usable, spreads, 1), np.nan)
         )
     errors_of_resamples = np.concatenate(studentized)
     usable = np.isfinite(errors_of_resamples)
@@ -281,7 +281,7 @@ def bootstrap_statistics(
     statistic: Statistic,
     units: ArrayLike,
     *,
-    within: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
+    bounds: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
     resampling: Resampling = RESAMPLING,
 ) -> tuple[Estimate, ...]:
     """Functions of sums over J units, with studentized intervals from the same resamples.
@@ -290,8 +290,8 @@ def bootstrap_statistics(
         statistic: From column sums [..., m] to the statistics [..., q]; called on all resamples at once.
         units: One row a unit, [J, m]; a unit is what was drawn independently, a prompt with all its groups. Fewer than
             5, or a statistic that does not vary with them, give no interval.
-        within: The least and the greatest that each statistic can be, numbers or [q]. A few units of very different
-            size know no better, and their studentized interval runs away.
+        bounds: Lower and upper limit of each statistic, numbers or [q]. The studentized interval of a few units of very
+            different size may run away.
 
     Raises:
         ValueError: There is no unit, or a number is not finite.
@@ -301,14 +301,14 @@ def bootstrap_statistics(
     >>> round(ratio.value, 4), ratio.low < ratio.value < ratio.high
     (0.4167, True)
     """
-    return _statistics_of_each(statistic, [units], within=within, resampling=resampling)[0]
+    return _statistics_of_each(statistic, [units], bounds=bounds, resampling=resampling)[0]
 
 
 def _statistics_of_each(
     statistic: Statistic,
     units: Sequence[ArrayLike],
     *,
-    within: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
+    bounds: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
     resampling: Resampling,
 ) -> list[tuple[Estimate, ...]]:
     """The statistics of several tables, whose resamples draw the same units where there are as many."""
@@ -321,12 +321,12 @@ def _statistics_of_each(
         raise ValueError("units and their statistics are finite numbers")
     intervals = student_intervals(statistic, tables, resampling=resampling)
     estimates = []
-    for table, of_table, ends_of_table in zip(tables, values, intervals, strict=True):
-        ranges = zip(*(np.broadcast_to(end, of_table.shape) for end in within), strict=True)
+    for table, table_values, table_ends in zip(tables, values, intervals, strict=True):
+        ranges = zip(*(np.broadcast_to(end, table_values.shape) for end in bounds), strict=True)
         estimates.append(
             tuple(
-                _estimate(value, ends and (max(ends[0], least), min(ends[1], greatest)), len(table))
-                for value, ends, (least, greatest) in zip(of_table, ends_of_table, ranges, strict=True)
+                _estimate(value, ends and (max(ends[0], lower), min(ends[1], upper)), len(table))
+                for value, ends, (lower, upper) in zip(table_values, table_ends, ranges, strict=True)
             )
         )
     return estimates
@@ -447,21 +447,21 @@ def correlation_of_means(columns: Sequence[Array] | Array, clusters: ArrayLike |
 def _shares(means: Sequence[Estimate], units: Array, *, unseen: bool) -> tuple[Estimate, ...]:
     """Shares with the intervals that their units allow, from sums and weights of the units, [J, q + 1]."""
     weights = units[:, -1]
-    of_unit = units[:, :-1] / weights[:, None]
-    above, below = np.count_nonzero(of_unit > 0.0, axis=0), np.count_nonzero(of_unit < 1.0, axis=0)
+    unit_shares = units[:, :-1] / weights[:, None]
+    above, below = np.count_nonzero(unit_shares > 0.0, axis=0), np.count_nonzero(unit_shares < 1.0, axis=0)
     # a share of 0 or 1 is not both above 0 and below 1
     num_extreme = 2 * len(units) - above - below
     rare = (len(units) < FEW_UNITS) | (np.minimum(above, below) < FEW_INFORMATIVE) | (num_extreme == len(units))
-    weigh_alike = bool(np.all(weights == weights[0]))
+    equal_weights = bool(np.all(weights == weights[0]))
     num_effective = float(weights.sum() ** 2 / np.sum(weights**2))  # Kish's: J where all weigh the same
     shares: list[Estimate] = []
-    for mean, by_wilson, plain in zip(means, rare.tolist(), of_unit.mean(axis=0).tolist(), strict=True):
+    for mean, by_wilson, unit_mean in zip(means, rare.tolist(), unit_shares.mean(axis=0).tolist(), strict=True):
         value = mean.value or 0.0
         ends = wilson_interval(value, num_effective)
-        if not weigh_alike and 0.0 < value < 1.0:
+        if not equal_weights and 0.0 < value < 1.0:
             # A few heavy units are still a few: what share of units they are is known so well; odds scale by weight.
-            odds = value / (1 - value) * (1 - plain) / plain
-            low, high = (odds * end / (1 - end + odds * end) for end in wilson_interval(plain, num_effective))
+            odds = value / (1 - value) * (1 - unit_mean) / unit_mean
+            low, high = (odds * end / (1 - end + odds * end) for end in wilson_interval(unit_mean, num_effective))
             ends = min(low, ends[0]), max(high, ends[1])
         if not by_wilson and mean.interval is not None:
             # Resamples that draw hardly any of a few rare units have next to no standard error, and the studentized

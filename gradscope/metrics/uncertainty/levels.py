@@ -1,6 +1,6 @@
-"""Levels of a course of numbers by step: where it jumps, and where it ends on another level than it had.
+"""Levels of a series of numbers by step: where it jumps, and where it ends on another level than it had.
 
-Shapes: N steps of a course, W of windows.
+Shapes: N steps of a series, W of windows.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gradscope.metrics.uncertainty.steps import LEVEL, TO_SIGMA, Array, StepValu
 
 MIN_STEPS_OF_LEVELS = 20  # steps below which the last fifth is a handful
 _QUARTILES = (0.25, 0.75)
-_LEAST_LATE = 5  # steps of the end, and of the levels beside a jump
-_MOST_MEDIAN = 25  # steps of such a level at most
+_MIN_LATE = 5  # steps of the end, and of the levels beside a jump
+_MAX_MEDIAN = 25  # steps of such a level at most
 _STRICTER = 1.5  # how much more the end has to change by
 
 
 class LateChange(Struct, frozen=True, kw_only=True):
-    """A course whose last fifth or twentieth of steps lies on another level than its first two thirds, or a share."""
+    """A series whose last fifth or twentieth of steps lies on another level than its first two thirds, or a share."""
 
     before: float  # median of the first steps
     late: float  # median of the last steps
@@ -42,18 +42,18 @@ class LateChange(Struct, frozen=True, kw_only=True):
 def late_change(
     values: Mapping[int, float], *, factor: float, share_before: float = 2 / 3, by_size: bool = False
 ) -> LateChange | None:
-    """Where a course without negative numbers ends, if that is this many times its level before, or one over it.
+    """Where a series without negative numbers ends, if that is this many times its level before, or one over it.
 
-    ``by_size`` takes absolute values. No test of a trend, which a course that bends or jumps at its end fails: the
+    ``by_size`` takes absolute values. No test of a trend, which a series that bends or jumps at its end fails: the
     medians are facts, and the quartiles of both parts have to be apart. Of the last twentieth more is asked. None
     otherwise, and with fewer than twenty steps.
 
     >>> late_change({step: 1.0 if step < 30 else 5.0 for step in range(40)}, factor=3.0)
     LateChange(before=1.0, late=5.0, before_until=25, since=32, until=39)
     """
-    course = StepValues.of(values)
-    is_finite = np.isfinite(course.numbers)
-    steps, numbers = course.steps[is_finite], course.numbers[is_finite]
+    series = StepValues.from_mapping(values)
+    is_finite = np.isfinite(series.numbers)
+    steps, numbers = series.steps[is_finite], series.numbers[is_finite]
     numbers = np.abs(numbers) if by_size else numbers
     if len(steps) < MIN_STEPS_OF_LEVELS or numbers.min() < 0:
         return None
@@ -62,8 +62,8 @@ def late_change(
         parts = numbers[:num_before], numbers[-size:]
         before, late = (float(np.median(part)) for part in parts)
         low, high = sorted(parts, key=np.median)
-        is_apart = np.quantile(low, _QUARTILES[1]) < np.quantile(high, _QUARTILES[0])
-        if is_apart and max(before, late) >= times * min(before, late):
+        separated = np.quantile(low, _QUARTILES[1]) < np.quantile(high, _QUARTILES[0])
+        if separated and max(before, late) >= times * min(before, late):
             return LateChange(
                 before=before,
                 late=late,
@@ -75,12 +75,12 @@ def late_change(
 
 
 def collapse(values: Mapping[int, float]) -> LateChange | None:
-    """Where a course ends at five times its level over the first twentieth of steps, or a fifth of it."""
+    """Where a series ends at five times its level over the first twentieth of steps, or a fifth of it."""
     return late_change(values, factor=5.0, share_before=0.05)
 
 
 def level_change(values: Mapping[int, float]) -> LateChange | None:
-    """Where a course collapses at any time, or its level has doubled or halved late, or since the first tenth.
+    """Where a series collapses at any time, or its level has doubled or halved late, or since the first tenth.
 
     A line may miss either. Negative numbers count as 0: an entropy in float32 may be -5e-7.
     """
@@ -93,7 +93,7 @@ _STEPS_A_DEGREE = 5  # of freedom, of the spread of changes over five steps
 
 
 class Jump(Struct, frozen=True, kw_only=True):
-    """A course that changes within a few steps, by medians of five steps, in long courses of up to 25."""
+    """A series that changes within a few steps, by medians of five steps, in long series of up to 25."""
 
     before: float
     after: float
@@ -103,17 +103,17 @@ class Jump(Struct, frozen=True, kw_only=True):
 
 
 def _twentieth(num_steps: int) -> int:
-    """Steps of the end of a course, and of the levels beside a jump: five or more."""
-    return max(num_steps // 20, _LEAST_LATE)
+    """Steps of the end of a series, and of the levels beside a jump: five or more."""
+    return max(num_steps // 20, _MIN_LATE)
 
 
 def jump(values: Mapping[int, float], *, factor: float) -> Jump | None:
-    """The largest sudden rise of a course without negative numbers by almost this factor.
+    """The largest sudden rise of a series without negative numbers by almost this factor.
 
-    The medians of the five steps before and after, or of a twentieth of a long course, differ by the factor but for a
+    The medians of the five steps before and after, or of a twentieth of a long series, differ by the factor but for a
     sixth of it, by more than chance makes of as many, and a line through these steps leaves half of it to one step, in
     logarithms, which tells it from a ramp, as of a KL that grows from nothing. The ranks of up to 25 steps on either
-    side are apart beyond chance, too: where a course takes turns between two levels, medians jump. None with fewer than
+    side are apart beyond chance, too: where a series takes turns between two levels, medians jump. None with fewer than
     ten steps.
 
     >>> jump({step: 1.0 if step < 8 else 5.0 for step in range(40)}, factor=3.0)
@@ -128,9 +128,9 @@ def drop(values: Mapping[int, float], *, share: float, lasts: bool = True) -> Ju
 
     Where it is not to last, one of which half comes back.
     """
-    course = StepValues.of(values)
-    usable = np.isfinite(course.numbers)
-    steps, numbers = course.steps[usable], course.numbers[usable]
+    series = StepValues.from_mapping(values)
+    usable = np.isfinite(series.numbers)
+    steps, numbers = series.steps[usable], series.numbers[usable]
     fall = _largest(steps, numbers, -numbers, share * float(np.ptp(numbers)), 0.0) if len(steps) else None
     return fall if fall is not None and (2 * fall.end < fall.before + fall.after) == lasts else None
 
@@ -138,30 +138,30 @@ def drop(values: Mapping[int, float], *, share: float, lasts: bool = True) -> Ju
 _ALMOST = math.log(5 / 6)  # medians of five steps are off by that much
 
 
-def _largest(steps: NDArray[np.int64], numbers: Array, scaled: Array, least: float, share: float) -> Jump | None:
+def _largest(steps: NDArray[np.int64], numbers: Array, scaled: Array, min_rise: float, share: float) -> Jump | None:
     """The largest rise of numbers on some scale, [N] each, by ``least``, of which one step makes so large a share."""
-    number, longest = len(steps), min(_twentieth(len(steps)), _MOST_MEDIAN)
-    for size in sorted({longest, _LEAST_LATE}, reverse=True):  # near the ends there is no room for more than five
+    number, longest = len(steps), min(_twentieth(len(steps)), _MAX_MEDIAN)
+    for size in sorted({longest, _MIN_LATE}, reverse=True):  # near the ends there is no room for more than five
         first = np.arange(size, number - size + 1)  # of the new level
         if not len(first):
             continue
-        rises, at_once = _rises(scaled, size), sliding_window_view(scaled, 2 * size) @ _beside_line(size)
-        rises_enough = (rises >= least) & (at_once >= share * rises) & (rises > 0)
+        rises, at_once = _rises(scaled, size), sliding_window_view(scaled, 2 * size) @ _step_kernel(size)
+        rises_enough = (rises >= min_rise) & (at_once >= share * rises) & (rises > 0)
         if size < longest:
             rises_enough &= (first < longest) | (first > number - longest)
         while rises_enough.any():
-            at = int(np.argmax(np.where(rises_enough, rises + at_once, -math.inf)))
-            if _is_above(scaled, int(first[at])):
+            index = int(np.argmax(np.where(rises_enough, rises + at_once, -math.inf)))
+            if _is_above(scaled, int(first[index])):
                 break
-            rises_enough[max(at - size, 0) : at + size] = False
+            rises_enough[max(index - size, 0) : index + size] = False
         else:
             continue
-        without = scaled - np.where(np.arange(number) < first[at], 0.0, rises[at])
-        spread = TO_SIGMA * float(np.median(np.abs(_rises(without, size))))
-        if rises[at] > spread * float(stdtrit(max(number / _STEPS_A_DEGREE, 1.0), 1 - LEVEL / number)):
-            parts = numbers[at : at + size], numbers[at + size : at + 2 * size], numbers[-size:]
+        detrended = scaled - np.where(np.arange(number) < first[index], 0.0, rises[index])
+        spread = TO_SIGMA * float(np.median(np.abs(_rises(detrended, size))))
+        if rises[index] > spread * float(stdtrit(max(number / _STEPS_A_DEGREE, 1.0), 1 - LEVEL / number)):
+            parts = numbers[index : index + size], numbers[index + size : index + 2 * size], numbers[-size:]
             before, after, end = (float(np.median(part)) for part in parts)
-            return Jump(before=before, after=after, end=end, step=int(steps[first[at]]), num_median=size)
+            return Jump(before=before, after=after, end=end, step=int(steps[first[index]]), num_median=size)
     return None
 
 
@@ -170,25 +170,25 @@ def _rises(scaled: Array, size: int) -> Array:
     return np.asarray(medians[size:] - medians[:-size])
 
 
-def _is_above(scaled: Array, at: int) -> bool:
+def _is_above(scaled: Array, index: int) -> bool:
     """Whether the next five or 25 numbers rank above the 25 before, beyond chance among all."""
-    from scipy.stats import mannwhitneyu  # whose import takes as long as a log, and few courses have a rise
+    from scipy.stats import mannwhitneyu  # whose import takes as long as a log, and few series have a rise
 
-    before = scaled[max(at - _MOST_MEDIAN, 0) : at]
-    for after in (scaled[at : at + num] for num in (_LEAST_LATE, _MOST_MEDIAN)):
+    before = scaled[max(index - _MAX_MEDIAN, 0) : index]
+    for after in (scaled[index : index + num] for num in (_MIN_LATE, _MAX_MEDIAN)):
         pairs = len(before) * len(after)
         excess = np.sum(np.sign(after[:, None] - before)) / 2  # of the pairs that rise over half of all
-        if excess < _LEAST_SCORE * math.sqrt(pairs * (len(before) + len(after) + 1) / 12):
+        if excess < _MIN_SCORE * math.sqrt(pairs * (len(before) + len(after) + 1) / 12):
             continue  # the exact test takes a thousand times as long
         if mannwhitneyu(after, before, alternative="greater", method="exact").pvalue < LEVEL / len(scaled):
             return True
     return False
 
 
-_LEAST_SCORE = 2.5  # standard deviations of the rank sum: five steps above five are 2.6 off, and chance in 1 of 252
+_MIN_SCORE = 2.5  # standard deviations of the rank sum: five steps above five are 2.6 off, and chance in 1 of 252
 
 
-def _beside_line(size: int) -> Array:
+def _step_kernel(size: int) -> Array:
     """What to weigh twice as many numbers with for the step in their middle, where a line with a step is fitted."""
-    at = np.arange(2.0 * size)
-    return np.asarray(np.linalg.pinv(np.stack([np.ones(2 * size), at, at >= size], axis=1))[2])
+    position = np.arange(2.0 * size)
+    return np.asarray(np.linalg.pinv(np.stack([np.ones(2 * size), position, position >= size], axis=1))[2])

@@ -25,7 +25,7 @@ _DRAWS, _AT_ONCE = 20_000, 500
 _EQUAL = 1e-12
 
 
-def student_mean(values: ArrayLike, *, within: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:
+def student_mean(values: ArrayLike, *, bounds: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:
     """A mean with Student's 95 % interval, mean +- t(n-1) sd / sqrt(n): right where values are normal.
 
     Of values that lie between two ends, as shares do, it is Student's interval of the logit of the mean's position
@@ -39,14 +39,14 @@ def student_mean(values: ArrayLike, *, within: tuple[float, float] = (-np.inf, n
     >>> mean = student_mean([0.4, 0.5, 0.6])
     >>> round(mean.low, 3), round(mean.value, 3), round(mean.high, 3)
     (0.252, 0.5, 0.748)
-    >>> share = student_mean([0.9, 0.95, 0.97, 0.98], within=(0, 1))
+    >>> share = student_mean([0.9, 0.95, 0.97, 0.98], bounds=(0, 1))
     >>> round(share.low, 3), round(share.value, 3), round(share.high, 3)
     (0.852, 0.95, 0.984)
     """
     numbers = np.asarray(values, dtype=np.float64)
     if not len(numbers):
         return Estimate.undefined_because("there is no run")
-    low, high = within
+    low, high = bounds
     if np.any(numbers < low - _EQUAL) or np.any(numbers > high + _EQUAL):
         raise ValueError(f"a value lies outside [{low:g}, {high:g}]")
     mean = float(numbers.mean())

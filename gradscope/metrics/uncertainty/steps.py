@@ -1,6 +1,6 @@
 """Numbers of training steps: the uncertainty of their mean, their trend, and outliers among them.
 
-Legend: n steps, D ways in which they may drift, N steps of a course, J rows. Neighboring steps resemble each other, and
+Legend: n steps, D ways in which they may drift, N steps of a series, J rows. Neighboring steps resemble each other, and
 a drift as slow as the run looks like a change. Nothing in a run says how slow its drifts are, so what they may do to a
 mean or a trend is averaged over all that the steps leave likely.
 
@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 MIN_STEPS = 10
 """With fewer steps nothing shows how neighbors resemble each other."""
 _MAX_CORRELATION, _DEGREE = 0.98, 3
-_MAX_BLOCKS = 512  # means of neighbors that stand for the steps of a longer course: enough to tell a drift from noise
+_MAX_BLOCKS = 512  # means of neighbors that stand for the steps of a longer series: enough to tell a drift from noise
 _SHARES_OF_DRIFT = (0.05, 0.1, 0.2, 0.4, 0.7, 0.9, 0.99)
 _TINY = 1e-300
 _MAX = 1e150
@@ -38,39 +38,39 @@ _NUM_TIMES = 7  # correlation times of a drift, from one step to as many as may 
 _NO_DRIFT = 0.3
 """How likely steps are to be independent before they are seen. With less the intervals of steps that are would be
 twice as wide, with more slow drifts below noise would pass for trends."""
-_OF_MEAN, _OF_TREND = (2.0, 0.0, _SHARES_OF_DRIFT), (1.0, 0.5, (*_SHARES_OF_DRIFT, 1.0))
-"""The longest correlation time, in lengths of the course, the power of a time to which its prior is proportional, and
-the shares of drifts. A drift slower than the course moves a mean all the same and is but a line to a trend, which hangs
+_MEAN_PRIOR, _TREND_PRIOR = (2.0, 0.0, _SHARES_OF_DRIFT), (1.0, 0.5, (*_SHARES_OF_DRIFT, 1.0))
+"""The longest correlation time, in lengths of the series, the power of a time to which its prior is proportional, and
+the shares of drifts. A drift slower than the series moves a mean all the same and is but a line to a trend, which hangs
 on the slowest: without one that has no noise, two thirds of random walks of 600 steps would have a trend."""
 _COSINES_A_DEGREE = 5
 """Cosines for each degree of freedom, which need not be whole: the scale of a drift is told by the slow ones. With all
-of them counted a fifth of courses of a dozen steps that are correlated by 0.9 would have a trend."""
+of them counted a fifth of series of a dozen steps that are correlated by 0.9 would have a trend."""
 
 
 class _Drifts(Struct, frozen=True):
     """Noise of single steps with a drift below it, an autoregression of order one, in D kinds of unit variance."""
 
-    of_mean: Array  # n times the variance of the mean, [D]
-    of_cosines: Array  # variance of the coefficient of each cosine, [D, n - 1]
+    mean_variance: Array  # n times the variance of the mean, [D]
+    cosine_variances: Array  # variance of the coefficient of each cosine, [D, n - 1]
     log_prior: Array  # [D]
 
 
 @lru_cache(maxsize=8)
 def _drifts(num_steps: int, longest: float, power: float, shares: tuple[float, ...]) -> _Drifts:
-    """Those of a course of n steps, with the longest time, the power of the prior and the drifts' shares."""
+    """Those of a series of n steps, with the longest time, the power of the prior and the drifts' shares."""
     lags = np.arange(1, num_steps)
     angles = np.pi * lags / num_steps
-    of_mean, of_cosines, weights = [1.0], [np.ones(num_steps - 1)], [0.0]
+    mean_variance, cosine_variances, weights = [1.0], [np.ones(num_steps - 1)], [0.0]
     for time in np.geomspace(1.0, longest * num_steps, _NUM_TIMES):
         r = math.exp(-1 / time)
         spectrum = (1 - r * r) / (1 - 2 * r * np.cos(angles) + r * r)
-        of_sum = 1 + 2 * float(np.sum((1 - lags / num_steps) * r**lags))
-        of_mean += [1 + share * (of_sum - 1) for share in shares]
-        of_cosines += [1 + share * (spectrum - 1) for share in shares]
+        sum_variance = 1 + 2 * float(np.sum((1 - lags / num_steps) * r**lags))
+        mean_variance += [1 + share * (sum_variance - 1) for share in shares]
+        cosine_variances += [1 + share * (spectrum - 1) for share in shares]
         weights += [time**power] * len(shares)
     prior = (1 - _NO_DRIFT) * np.array(weights) / sum(weights)
     prior[0] = _NO_DRIFT
-    return _Drifts(np.array(of_mean), np.array(of_cosines), np.log(prior))
+    return _Drifts(np.array(mean_variance), np.array(cosine_variances), np.log(prior))
 
 
 def _cosines(values: Array) -> Array:
@@ -90,7 +90,7 @@ def _blocks(values: Array) -> Array:
 def _fit(variances: Array, cosines: Array, fitted: Array) -> tuple[Array, Array]:
     """The weighed squares of cosines, [k], of each variance, [D, k], and its likelihood without a constant, [D] each.
 
-    m courses, [m, k], are fitted to them and averaged over, as is the scale of the variances.
+    m series, [m, k], are fitted to them and averaged over, as is the scale of the variances.
     """
     weighed = fitted[None] / variances[:, None]  # [D, m, k]
     gram, onto = weighed @ fitted.T, weighed @ cosines
@@ -121,8 +121,8 @@ def mean_of_steps(values: ArrayLike) -> Estimate:
     """A mean over steps, [n], with an interval that holds where steps resemble their neighbors.
 
     The steps are taken for noise with a drift below it, an autoregression of order one whose share of the variance and
-    whose correlation time, up to twice the course, are not known: the interval is that of Student's distributions
-    averaged over them, weighed by how likely they make the cosines of the course (Whittle's likelihood, as Mueller &
+    whose correlation time, up to twice the series, are not known: the interval is that of Student's distributions
+    averaged over them, weighed by how likely they make the cosines of the series (Whittle's likelihood, as Mueller &
     Watson 2018, Econometrica 86, average over slow drifts). Differences between runs, not within one, such as a seed's
     luck, are not in it. ``num_units`` is how many independent steps they are worth; no interval for fewer than ten.
 
@@ -141,18 +141,18 @@ def mean_of_steps(values: ArrayLike) -> Estimate:
     if not np.ptp(numbers):
         return Estimate(value=mean, low=mean, high=mean, num_units=len(numbers))
     blocks = _blocks(numbers - mean)
-    drifts, free = _drifts(len(blocks), *_OF_MEAN), len(blocks) - 1
-    squares, log_likelihood = _fit(drifts.of_cosines, _cosines(blocks), np.zeros((0, free)))
+    drifts, free = _drifts(len(blocks), *_MEAN_PRIOR), len(blocks) - 1
+    squares, log_likelihood = _fit(drifts.cosine_variances, _cosines(blocks), np.zeros((0, free)))
     log_weights = drifts.log_prior + log_likelihood
-    half = _half_interval(squares / free * drifts.of_mean / len(blocks), log_weights, free)
-    worth = len(blocks) * float(np.average(1 / drifts.of_mean, weights=np.exp(log_weights - log_weights.max())))
+    half = _half_interval(squares / free * drifts.mean_variance / len(blocks), log_weights, free)
+    worth = len(blocks) * float(np.average(1 / drifts.mean_variance, weights=np.exp(log_weights - log_weights.max())))
     return Estimate(value=mean, low=mean - half, high=mean + half, num_units=max(round(worth), 2))
 
 
 def mean_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate:
     """How much higher the mean over steps of one run is than that of another, of their numbers by step.
 
-    Step by step where both have the same steps, so that what both do over their course is no noise; else from the
+    Step by step where both have the same steps, so that what both do over the run is no noise; else from the
     interval of each. Undefined where a run has fewer than ten steps.
 
     >>> mean_difference({1: 0.5}, {1: 0.7}).undefined
@@ -162,7 +162,7 @@ def mean_difference(first: Mapping[int, float], second: Mapping[int, float]) -> 
         return Estimate.undefined_because("of fewer than ten steps it is not known how far they wander")
     if first.keys() == second.keys():
         return mean_of_steps([second[step] - first[step] for step in sorted(first)])
-    return difference_of(*(mean_of_steps([of_run[step] for step in sorted(of_run)]) for of_run in (first, second)))
+    return difference_of(*(mean_of_steps([run[step] for step in sorted(run)]) for run in (first, second)))
 
 
 def widened_by_steps(change: Estimate, by_steps: Estimate, *, reach: float = math.inf) -> Estimate:
@@ -186,7 +186,7 @@ def widened_by_steps(change: Estimate, by_steps: Estimate, *, reach: float = mat
 def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: float = 0.0) -> float:
     """How many independent numbers correlated ones are worth, n (1 - r) / (1 + r) at a lag-one correlation of r.
 
-    r is corrected for its bias in short courses, r + (1 + 4 r) / n about a mean (Marriott & Pope 1954, Biometrika 41)
+    r is corrected for its bias in short series, r + (1 + 4 r) / n about a mean (Marriott & Pope 1954, Biometrika 41)
     and r + (2 + 5 r) / n about a line, where two numbers were fitted (Shaman & Stine 1988, J. American Statistical
     Association 83, for the least-squares estimate), and counts as 0 where it is negative. It is assumed to be larger
     than it seems by so many standard errors, ((1 - r^2) / n)^(1/2).
@@ -210,11 +210,11 @@ def error_of_part(values: ArrayLike, size: int) -> float:
     They are taken to resemble their neighbors by one standard error of their correlation more than they do.
     """
     numbers = np.asarray(values, dtype=np.float64)
-    at = np.arange(len(numbers), dtype=np.float64)
-    deviations = numbers - np.polynomial.Polynomial.fit(at, numbers, _DEGREE)(at)
+    position = np.arange(len(numbers), dtype=np.float64)
+    deviations = numbers - np.polynomial.Polynomial.fit(position, numbers, _DEGREE)(position)
     variance = float(deviations @ deviations) / (len(numbers) - _DEGREE - 1)
-    each = len(numbers) / independent_steps(deviations, num_fitted=2, errors=1.0)  # steps that one is worth
-    return math.sqrt(variance * min(each, size) / size)
+    correlated_steps = len(numbers) / independent_steps(deviations, num_fitted=2, errors=1.0)  # steps that one is worth
+    return math.sqrt(variance * min(correlated_steps, size) / size)
 
 
 _MIN_POINTS = 3
@@ -225,7 +225,7 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     """Change from the first to the last step along the least-squares line, b (x_last - x_first).
 
     b = sum (x - mean x)(y - mean y) / sum (x - mean x)^2. The interval allows for noise with a drift below it, as that
-    of :func:`mean_of_steps`, here of a correlation time up to the length of the course, and from ten steps on about a
+    of :func:`mean_of_steps`, here of a correlation time up to the length of the series, and from ten steps on about a
     parabola, for a learning curve bends. Fewer than three steps have no line.
 
     Raises:
@@ -251,13 +251,13 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
 def _half_of_sum(weights: Array, values: Array, times: Array) -> float:
     """Half the interval of a sum of values with weights that add up to zero, [n] each, about a parabola over times."""
     blocks = _blocks(values)
-    drifts, size = _drifts(len(blocks), *_OF_TREND), len(values) // len(blocks)
+    drifts, size = _drifts(len(blocks), *_TREND_PRIOR), len(values) // len(blocks)
     powers = (times, times**2)[: 2 if len(values) >= MIN_STEPS else 1]
     _, sizes, fitted = np.linalg.svd(np.stack([_cosines(_blocks(power)) for power in powers]), full_matrices=False)
     fitted = fitted[sizes > _NOTHING * sizes[0]]  # of steps but for one far apart, a parabola is a line
-    squares, log_likelihood = _fit(drifts.of_cosines, _cosines(blocks), fitted)
+    squares, log_likelihood = _fit(drifts.cosine_variances, _cosines(blocks), fitted)
     free = len(blocks) - 1 - len(fitted)
-    variances = squares / free * (drifts.of_cosines @ (_cosines(_blocks(weights)) * size) ** 2)
+    variances = squares / free * (drifts.cosine_variances @ (_cosines(_blocks(weights)) * size) ** 2)
     return _half_interval(variances, drifts.log_prior + log_likelihood, free)
 
 
@@ -294,8 +294,8 @@ def trend_within(steps: ArrayLike, units: ArrayLike, values: ArrayLike) -> Estim
     scores = np.bincount(step, weights=x * (y - slope * x))
     variance = float(scores @ scores) / left * num / (num - 2) / spread**2
     num_visits = np.bincount(unit)[unit]  # a unit's mean holds a part of each of its rows
-    of_steps = np.bincount(step, weights=y * num_visits / (num_visits - 1)) / np.bincount(step)
-    by_drift = _half_of_sum(np.bincount(step, weights=x) / spread, of_steps, (names - names.mean()) / np.ptp(names))
+    step_means = np.bincount(step, weights=y * num_visits / (num_visits - 1)) / np.bincount(step)
+    by_drift = _half_of_sum(np.bincount(step, weights=x) / spread, step_means, (names - names.mean()) / np.ptp(names))
     half = max(student_quantile(max(num * left - 2, 1)) * variance**0.5, by_drift)
     return Estimate(value=slope, low=slope - half, high=slope + half, num_units=num)
 
@@ -351,7 +351,7 @@ class StepValues(Mapping[int, float]):
         self.numbers = numbers  # [N]
 
     @classmethod
-    def of(cls, values: Mapping[int, float]) -> StepValues:
+    def from_mapping(cls, values: Mapping[int, float]) -> StepValues:
         """The same numbers; such as are in arrays already as they are."""
         if isinstance(values, cls):
             return values
@@ -398,13 +398,13 @@ def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int
     if math.isnan(deviation):
         return "the other steps have the same number"
     # Student's quantile: the spread and the median are estimates themselves, from few steps poor ones
-    of_median = math.sqrt(1 + math.pi / (2 * num_neighbors))
+    median_error = math.sqrt(1 + math.pi / (2 * num_neighbors))
     quantile = float(stdtrit(_EFFICIENCY * (num_neighbors - 1), (1 - LEVEL) ** (1 / num_chosen_from)))
-    by_chance = of_median * quantile
+    by_chance = median_error * quantile
     if abs(deviation) > by_chance:
         around = np.arange(len(steps))[max(int(indices[0]) - _AROUND, 0) : int(indices[0]) + _AROUND]
         deviations = _deviations(steps, numbers, around, in_logs=in_logs)[1] * math.copysign(1.0, deviation)
-        by_chance = _beyond_tail(deviations[np.isfinite(deviations)], num_chosen_from, least=by_chance)
+        by_chance = _beyond_tail(deviations[np.isfinite(deviations)], num_chosen_from, minimum=by_chance)
     return Deviation(
         typical=float(typical), deviation=float(deviation), by_chance=by_chance, num_neighbors=num_neighbors
     )
@@ -422,7 +422,7 @@ half of the runs whose logarithms have a deviation of .3, with .35 in a tenth; a
 degrees has a step beyond it in a twentieth of 60-step runs (docs/spike.md)."""
 
 
-def _beyond_tail(deviations: Array, num_chosen_from: int, *, least: float) -> float:
+def _beyond_tail(deviations: Array, num_chosen_from: int, *, minimum: float) -> float:
     """What the furthest of so many steps may reach by chance with the upper tail of these, [N]; at least ``least``.
 
     A generalized Pareto distribution of the excesses of the highest 2 N^(1/2) (Pickands 1975, Annals of Statistics 3),
@@ -436,7 +436,7 @@ def _beyond_tail(deviations: Array, num_chosen_from: int, *, least: float) -> fl
     gaps = np.maximum(ordered[ranks], _START_OF_TAIL) * (2 * LEVEL ** (-1 / ranks)) ** (1 / 3)
     by_gap = float(gaps.min(where=ordered[: len(ranks)] > gaps, initial=math.inf))
     if not (mean := float(excesses.mean())):
-        return max(min(float(ordered[size]), by_gap), least)
+        return max(min(float(ordered[size]), by_gap), minimum)
     inverse = 1 / _SHAPES[:, 0]
     logs = np.log1p(_SHAPES * excesses / mean / _SCALES)  # [shapes, scales, excesses]
     likely = -len(excesses) * np.log(_SCALES[:, 0]) - (1 + inverse) * logs.sum(axis=2)
@@ -446,22 +446,22 @@ def _beyond_tail(deviations: Array, num_chosen_from: int, *, least: float) -> fl
     log_beyond = -np.log1p(_SHAPES * reached / _SCALES) / _SHAPES + math.log(num_chosen_from * size / len(ordered))
     chance = np.tensordot(weights / weights.sum(), -np.expm1(-np.exp(log_beyond)), axes=2)
     by_tail = ordered[size] + mean * reached[np.argmax(chance < _TAIL_LEVEL)]
-    return max(min(float(by_tail), by_gap), least)
+    return max(min(float(by_tail), by_gap), minimum)
 
 
 def most_deviating(values: Mapping[int, float]) -> int | None:
     """The first step with the largest :class:`Deviation`; None where no step has one."""
-    steps, deviations = _every_deviation(values)
+    steps, deviations = _all_deviations(values)
     return None if np.isnan(deviations).all() else int(steps[np.nanargmax(deviations)])
 
 
 def steps_beyond(values: Mapping[int, float], bound: float) -> list[int]:
     """The steps with a larger :class:`Deviation` than a bound, ascending."""
-    steps, deviations = _every_deviation(values)
+    steps, deviations = _all_deviations(values)
     return [int(step) for step in steps[deviations > bound]]
 
 
-def _every_deviation(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Array]:
+def _all_deviations(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Array]:
     """The steps that can be compared, [N], and their deviations; NaN without a spread."""
     steps, numbers, in_logs = comparable(values)
     if len(steps) <= MIN_NEIGHBORS:
@@ -475,14 +475,14 @@ _AT_ONCE = 1 << 14  # steps whose neighbors are looked at together
 
 def comparable(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Array, bool]:
     """Steps with finite numbers, ascending, [N], these, [N], and whether they are compared by their logarithms."""
-    course = StepValues.of(values)
-    numbers, usable = course.numbers, np.isfinite(course.numbers)
+    series = StepValues.from_mapping(values)
+    numbers, usable = series.numbers, np.isfinite(series.numbers)
     in_logs = bool(np.min(numbers, where=usable, initial=math.inf) >= 0)
     if in_logs:  # a KL that is rounded to zero is at most the smallest that was logged
         smallest = np.min(numbers, where=usable & (numbers > 0), initial=math.inf)
         numbers = np.where(numbers == 0, smallest, numbers)
         usable = usable & np.isfinite(numbers)
-    return course.steps[usable], numbers[usable], in_logs
+    return series.steps[usable], numbers[usable], in_logs
 
 
 def _deviations(
@@ -499,7 +499,7 @@ def _deviations(
         first, last = np.where(is_near, first, middle + 1), np.where(is_near, middle, last)
     around = first[:, None] + np.arange(size)
     around += around >= indices[:, None]
-    scaled, own = (
+    scaled, targets = (
         (np.log(numbers[around]), np.log(numbers[indices])) if in_logs else (numbers[around], numbers[indices])
     )
     (middles, spreads), typical = _middles(scaled), _medians(numbers[around])
@@ -517,14 +517,14 @@ def _deviations(
     else:
         spreads = np.maximum(spreads, half_digit)
     with np.errstate(divide="ignore", invalid="ignore"):
-        deviations = np.where(spreads == 0, math.nan, (own - middles) / spreads)
+        deviations = np.where(spreads == 0, math.nan, (targets - middles) / spreads)
     return typical, deviations
 
 
 def _last_digit(numbers: Array) -> float:
     """The value of one in the last decimal of numbers that have at most three of them; 0 where some have more."""
     first, digits = numbers[:_AT_ONCE], (10.0**-num for num in range(4))
-    return next((one for one in digits if np.allclose(first, np.round(first / one) * one, rtol=1e-12, atol=0)), 0.0)
+    return next((unit for unit in digits if np.allclose(first, np.round(first / unit) * unit, rtol=1e-12, atol=0)), 0.0)
 
 
 def _medians(rows: Array) -> Array:

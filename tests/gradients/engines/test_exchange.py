@@ -68,20 +68,20 @@ def by_several(folder: Path) -> Results:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in cases.CASES if name not in REFUSED])
 def test_several_processes_find_what_one_finds(name: str, folder: Path, by_several: Results) -> None:
-    alone, (main, *rest) = cases.measured(folder, name), [results[name] for results in by_several]
-    assert main["coverage"] == alone["coverage"] == 1.0
-    values, expected = np.array(main["singular_values"]), np.array(alone["singular_values"])
+    single, (main, *rest) = cases.measured(folder, name), [results[name] for results in by_several]
+    assert main["coverage"] == single["coverage"] == 1.0
+    values, expected = np.array(main["singular_values"]), np.array(single["singular_values"])
     assert np.abs(values - expected).max() <= 1e-6 * expected.max()
-    assert main["relative_row_error"] == pytest.approx(alone["relative_row_error"], rel=1e-3)
-    assert main["slow"] == alone["slow"]
-    for row, own in zip(main["logprobs"], alone["logprobs"], strict=True):
-        np.testing.assert_allclose(row, own, atol=1e-5)
-    of_each = {"sent": 0, "largest": 0}
+    assert main["relative_row_error"] == pytest.approx(single["relative_row_error"], rel=1e-3)
+    assert main["slow"] == single["slow"]
+    for row, expected_row in zip(main["logprobs"], single["logprobs"], strict=True):
+        np.testing.assert_allclose(row, expected_row, atol=1e-5)
+    per_process = {"sent": 0, "largest": 0}
     for other in rest:  # to the last bit, or processes would take different decisions
-        assert other | of_each == main | of_each
+        assert other | per_process == main | per_process
     assert main["in_slices"] == (name not in ALL_LOGITS)
     if name in cases.WITH_NORMS:
-        norms, by_one, is_rough = main["norms"], alone["norms"], "bfloat16" in name
+        norms, by_one, is_rough = main["norms"], single["norms"], "bfloat16" in name
         assert norms["squares"] == pytest.approx(by_one["squares"], rel=1e-4, abs=1e-12)
         assert norms["trained"] == pytest.approx(by_one["trained"], rel=2e-2 if is_rough else 1e-4)
         assert norms["head_alone"] == pytest.approx(by_one["head_alone"], rel=2e-2 if is_rough else 1e-5)
@@ -102,10 +102,10 @@ def test_no_process_makes_a_tensor_of_one_rollouts_tokens_by_vocabulary(by_sever
 
 @pytest.mark.slow
 def test_an_error_of_one_process_within_the_output_layer_ends_the_others(folder: Path) -> None:
-    (code, _, err), (other_code, _, own_err) = finish(start_processes(2, "-c", _FAILING, str(folder)))
+    (code, _, err), (other_code, _, failed_err) = finish(start_processes(2, "-c", _FAILING, str(folder)))
     assert (code, other_code) == (1, 1)
     assert "LaunchError: Another process of this command ended" in err
-    assert own_err.endswith("RuntimeError: No room for slices.\n")
+    assert failed_err.endswith("RuntimeError: No room for slices.\n")
 
 
 @pytest.mark.slow
@@ -153,9 +153,9 @@ def tokens(*size: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
     return tuple(torch.randn(length, *size, generator=draw, dtype=torch.float64) for length in LENGTHS)
 
 
-def numbers(most: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
+def numbers(bound: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
     draw = torch.Generator().manual_seed(seed)
-    return tuple(torch.randint(0, most, (length,), generator=draw) for length in LENGTHS)
+    return tuple(torch.randint(0, bound, (length,), generator=draw) for length in LENGTHS)
 
 
 PIECES: dict[str, tuple[tuple[int, ...], list[GradientFactor]]] = {
@@ -195,24 +195,22 @@ def test_a_letter_comes_as_it_was_sent(name: str, dtype: torch.dtype) -> None:
         type(factor)(**{field: cast(getattr(factor, field)) for field in factor.__slots__})  # type: ignore[attr-defined]
         for factor in factors
     ]
-    (came,) = exchange._exchange_letters(
-        [exchange._Letter(shape=shape, parts=(((4, 2), factors),))], torch.device("cpu")
-    )
-    ((rows, got),) = came.parts
-    assert (came.shape, rows) == (shape, (4, 2))
+    (message,) = exchange._exchange([exchange._Message(shape=shape, parts=(((4, 2), factors),))], torch.device("cpu"))
+    ((rows, got),) = message.parts
+    assert (message.shape, rows) == (shape, (4, 2))
     for sent, received in zip(factors, got, strict=True):
         assert type(sent) is type(received)
         for field in sent.__slots__:  # type: ignore[attr-defined]
             torch.testing.assert_close(getattr(sent, field), getattr(received, field), rtol=0, atol=0)
-    empty = exchange._Letter(shape=(3, 4), parts=())
-    assert exchange._exchange_letters([empty], torch.device("cpu")) == [empty]
+    empty = exchange._Message(shape=(3, 4), parts=())
+    assert exchange._exchange([empty], torch.device("cpu")) == [empty]
 
 
 @pytest.mark.usefixtures("group_of_one")
 @pytest.mark.parametrize("entropies", [False, True])
 @pytest.mark.parametrize("shape", [(9, 3), (9,)])
 def test_of_an_output_layer_only_tokens_are_sent(shape: tuple[int, ...], entropies: bool) -> None:
-    plain, other = (PlainHead(module=nn.Linear(3, 9), scale=2.0, cap=None) for _ in range(2))
+    head, other = (PlainHead(module=nn.Linear(3, 9), scale=2.0, cap=None) for _ in range(2))
     numbers = dict(zip(("log_total", "rest", "entropy", "weights"), torch.randn(4, 7), strict=True))
     tokens = HeadTokens(
         hidden=torch.randn(7, 3).bfloat16(),
@@ -220,11 +218,11 @@ def test_of_an_output_layer_only_tokens_are_sent(shape: tuple[int, ...], entropi
         entropy_weights=torch.randn(7) if entropies else None,
         **numbers,
     ).split([3, 4])
-    factor = HeadProduct(head=plain, tokens=tokens, is_bias=len(shape) == 1)
-    (came,) = exchange._exchange_letters(
-        [exchange._Letter(shape=shape, parts=(((4, 2), [factor]),))], torch.device("cpu"), other
+    factor = HeadProduct(head=head, tokens=tokens, is_bias=len(shape) == 1)
+    (message,) = exchange._exchange(
+        [exchange._Message(shape=shape, parts=(((4, 2), [factor]),))], torch.device("cpu"), other
     )
-    ((rows, (got,)),) = came.parts
+    ((rows, (got,)),) = message.parts
     assert isinstance(got, HeadProduct)
     assert (rows, got.head, got.is_bias) == ((4, 2), other, factor.is_bias)
     for sent, received in zip(tokens, got.tokens, strict=True):
@@ -271,10 +269,10 @@ def test_ids_of_an_output_layer_put_together_are_the_whole(edges: tuple[int, ...
     assert exchange._cut_shape(shape, [factor]) == (shape, 0)
     pieces = []
     for start, stop in pairwise(edges):
-        own = head.with_rows(head.module.weight.detach()[start:stop], head.module.bias.detach()[start:stop])
+        part = head.with_rows(head.module.weight.detach()[start:stop], head.module.bias.detach()[start:stop])
         piece = exchange._piece_of(factor, 0, start, stop)
         assert isinstance(piece, HeadProduct)
-        pieces.append(rows_of((stop - start, *shape[1:]), [replace(piece, head=own)]))
+        pieces.append(rows_of((stop - start, *shape[1:]), [replace(piece, head=part)]))
     torch.testing.assert_close(torch.cat(pieces, dim=1), rows_of(shape, [factor]), rtol=1e-12, atol=1e-12)
 
 

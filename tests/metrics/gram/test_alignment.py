@@ -64,12 +64,12 @@ def test_products_equal_those_of_the_rows_and_leaving_out_is_leaving_out(seed: i
     def products(remaining: list[int]) -> tuple[np.ndarray, np.ndarray]:
         """Of sums of different groups, and of a group with itself, [formulation, formulation]."""
         sums = np.stack([[w[index == g] @ scores[index == g] for g in remaining] for w in weights])
-        own = np.einsum("vgp,wgp->vw", sums, sums)
-        return sums.sum(axis=1) @ sums.sum(axis=1).T - own, own
+        squared = np.einsum("vgp,wgp->vw", sums, sums)
+        return sums.sum(axis=1) @ sums.sum(axis=1).T - squared, squared
 
     np.testing.assert_allclose(updates.cross[0], products([0, 1, 2, 3])[0], atol=1e-9)
     np.testing.assert_allclose(updates.cross[2], products([0, 2, 3])[0], atol=1e-9)
-    np.testing.assert_allclose(updates.own[0], np.diag(products([0, 1, 2, 3])[1]))
+    np.testing.assert_allclose(updates.squared_norms[0], np.diag(products([0, 1, 2, 3])[1]))
 
 
 def simulated(seed: int, num_groups: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -83,9 +83,9 @@ def simulated(seed: int, num_groups: int = 200) -> tuple[np.ndarray, np.ndarray,
 
 def test_shared_noise_does_not_pass_for_agreement() -> None:
     gram, weights, index = simulated(0)
-    plain = weights @ gram @ weights.T
+    products = weights @ gram @ weights.T
     assert expected_updates(gram, weights, index).cosine(0, 1).value == pytest.approx(0.5, abs=0.1)
-    assert abs(plain[0, 1] / np.sqrt(plain[0, 0] * plain[1, 1]) - 0.5) > 0.02
+    assert abs(products[0, 1] / np.sqrt(products[0, 0] * products[1, 1]) - 0.5) > 0.02
 
 
 def test_the_signal_to_noise_ratio_is_that_of_the_simulation() -> None:
@@ -96,8 +96,8 @@ def test_the_signal_to_noise_ratio_is_that_of_the_simulation() -> None:
 
 
 def test_identical_groups_have_no_noise_noise_alone_no_direction_and_few_groups_neither() -> None:
-    alike, noise = (expected_updates(gram, np.ones((1, 4)), range(4)) for gram in (np.ones((4, 4)), np.eye(4)))
-    assert alike.signal_to_noise(0).undefined == "at most one group of this step has a gradient"
+    identical, noise = (expected_updates(gram, np.ones((1, 4)), range(4)) for gram in (np.ones((4, 4)), np.eye(4)))
+    assert identical.signal_to_noise(0).undefined == "at most one group of this step has a gradient"
     assert "not above its own noise" in str(noise.cosine(0, 0).undefined)
     few = expected_updates(np.eye(2), np.ones((1, 2)), [0, 1])
     assert few.cosine(0, 0).undefined == few.signal_to_noise(0).undefined == "2 groups are too few"
@@ -120,12 +120,12 @@ def test_an_estimate_beyond_1_keeps_the_width_of_its_interval() -> None:
     assert cosine.low < cosine.value <= cosine.high <= 1.0
 
 
-def population(rng: np.random.Generator, num: int, *, between: float, within: float, width: int = 40) -> np.ndarray:
-    """Halves a_1, b_1, ... around a common mean of length 1: variance ``between`` prompts and ``within`` of a half."""
+def population(rng: np.random.Generator, num: int, *, between: float, inside: float, width: int = 40) -> np.ndarray:
+    """Halves a_1, b_1, ... around a common mean of length 1: variance ``between`` prompts and ``inside`` a half."""
     mean = np.zeros(width)
     mean[0] = 1.0
-    own = mean + rng.normal(size=(num, width)) * np.sqrt(between / width)
-    return np.repeat(own, 2, axis=0) + rng.normal(size=(2 * num, width)) * np.sqrt(within / width)
+    centers = mean + rng.normal(size=(num, width)) * np.sqrt(between / width)
+    return np.repeat(centers, 2, axis=0) + rng.normal(size=(2 * num, width)) * np.sqrt(inside / width)
 
 
 @given(seeds, st.integers(3, 9))
@@ -153,18 +153,18 @@ def test_unrelated_prompts_have_cosine_zero_within_the_interval() -> None:
 
 @given(seeds, st.integers(3, 8))
 def test_the_share_within_prompts_is_that_of_the_vectors(seed: int, num: int) -> None:
-    halves = population(np.random.default_rng(seed), num, between=1.0, within=2.0)
+    halves = population(np.random.default_rng(seed), num, between=1.0, inside=2.0)
     first, second = halves[::2], halves[1::2]
     means = (first + second) / 2
     other = np.mean([means[j] @ means[k] for j, k in itertools.permutations(range(num), 2)])
-    within = np.mean(np.sum((first - second) ** 2, axis=1)) / 2
+    inside = np.mean(np.sum((first - second) ** 2, axis=1)) / 2
     variance = np.mean(np.sum(first**2 + second**2, axis=1)) / 2 - other
-    assert noise_within(halves @ halves.T).value == pytest.approx(within / variance)
+    assert noise_within(halves @ halves.T).value == pytest.approx(inside / variance)
 
 
-@pytest.mark.parametrize(("between", "within", "share"), [(0.0, 1.0, 1.0), (1.0, 3.0, 0.75), (2.0, 0.0, 0.0)])
-def test_the_share_of_a_large_sample_is_that_of_its_population(between: float, within: float, share: float) -> None:
-    halves = population(np.random.default_rng(1), 400, between=between, within=within)
+@pytest.mark.parametrize(("between", "inside", "share"), [(0.0, 1.0, 1.0), (1.0, 3.0, 0.75), (2.0, 0.0, 0.0)])
+def test_the_share_of_a_large_sample_is_that_of_its_population(between: float, inside: float, share: float) -> None:
+    halves = population(np.random.default_rng(1), 400, between=between, inside=inside)
     noise = noise_within(halves @ halves.T)
     assert noise.value == pytest.approx(share, abs=0.03)
     assert noise.low - 1e-9 <= share <= noise.high + 1e-9
@@ -180,7 +180,7 @@ def test_where_there_is_no_share(gram: np.ndarray, reason: str) -> None:
 
 def test_the_critical_batch_is_where_noise_equals_signal() -> None:
     """Of groups with mean 1 and total variance 5: five groups."""
-    sums = population(np.random.default_rng(2), 300, between=5.0, within=0.0)[::2]
+    sums = population(np.random.default_rng(2), 300, between=5.0, inside=0.0)[::2]
     result = expected_updates(sums @ sums.T, np.ones((1, 300)), np.arange(300)).critical_batch_size(0)
     assert result.value == pytest.approx(5.0, rel=0.15)
     assert result.low < 5.0 < result.high
@@ -193,8 +193,8 @@ def test_without_a_sure_signal_there_is_no_critical_batch() -> None:
     assert ratio.low <= 0 < ratio.high
     assert result.undefined == "the signal may be zero, so no number of groups is too large"
     against = np.array([[1.0, 0.0], [-0.5, 3**0.5 / 2], [-0.5, -(3**0.5) / 2]])
-    none = expected_updates(against @ against.T, np.ones((1, 3)), [0, 1, 2]).critical_batch_size(0)
-    assert none.undefined is not None
+    undefined = expected_updates(against @ against.T, np.ones((1, 3)), [0, 1, 2]).critical_batch_size(0)
+    assert undefined.undefined is not None
 
 
 GROUPS = np.repeat(np.arange(5), [4, 2, 5, 3, 4])
@@ -220,7 +220,7 @@ def pairs_of(scores: np.ndarray) -> dict:
 
 def leave_out(values: dict, combine) -> list[float]:
     names = sorted({name for pair in values for name in pair})
-    return [combine({p: v for p, v in values.items() if out not in p}) for out in (None, *names)]
+    return [combine({p: v for p, v in values.items() if dropped not in p}) for dropped in (None, *names)]
 
 
 def mean_between(index: int, values: dict) -> float:
@@ -248,25 +248,25 @@ def test_they_are_what_loops_over_the_rows_find(seed: int) -> None:
         (result.mean_cosine(), leave_out(hurts, lambda left: mean_between(1, left))),
         (result.transfer(), leave_out(pairs, transfer)),
     ):
-        full, *without = replicates
-        num = len(without)
-        error = 1.96 * np.sqrt((num - 1) / num * np.sum((np.array(without) - np.mean(without)) ** 2))
+        full, *replicas = replicates
+        num = len(replicas)
+        error = 1.96 * np.sqrt((num - 1) / num * np.sum((np.array(replicas) - np.mean(replicas)) ** 2))
         assert num == estimate.num_units == 4  # the group that pulls nowhere and has no right answer counts for nothing
         assert estimate.value == pytest.approx(full)
         if full - error > 0 and full + error < 1:
             assert estimate.low == pytest.approx(full - error, rel=1e-4)
             assert estimate.high == pytest.approx(full + error, rel=1e-4)
-    own = np.mean([pairs[k, k][0] if (k, k) in pairs else 0.0 for k in (0, 1, 2, 4)])
+    own_mean = np.mean([pairs[k, k][0] if (k, k) in pairs else 0.0 for k in (0, 1, 2, 4)])
     for j, influence in enumerate(result.influences()[:3]):
         rest = [pairs[j, k][0] for k in (0, 1, 2, 4) if k != j]
-        assert influence.value == pytest.approx(np.mean(rest) / own)
+        assert influence.value == pytest.approx(np.mean(rest) / own_mean)
         assert influence.low < influence.value < influence.high
 
 
 def effects(effect: list[list[float]]) -> PromptEffects:
     matrix = np.array(effect)
-    every = np.ones(len(matrix), dtype=bool)
-    return PromptEffects(effect=matrix, cosine=np.zeros_like(matrix), pulls=every, is_solved=every)
+    flags = np.ones(len(matrix), dtype=bool)
+    return PromptEffects(effect=matrix, cosine=np.zeros_like(matrix), pulls=flags, is_solved=flags)
 
 
 def test_what_is_undefined_says_why() -> None:
@@ -280,9 +280,9 @@ def test_what_is_undefined_says_why() -> None:
     on_one = effects([[9.0, 0.1, 0.1], [0.1, -1.0, 0.1], [0.1, 0.1, -1.0]])
     assert on_one.transfer().undefined == "it hangs on a single group of this step"
     right = np.array([True, False, False])
-    alone = PromptEffects(effect=np.eye(3), cosine=np.eye(3), pulls=right, is_solved=np.ones(3, dtype=bool))
-    assert alone.frac_hurt().undefined == "it hangs on a single group of this step"
-    assert [influence.undefined for influence in alone.influences()] == [None, *["the group has no gradient"] * 2]
+    single = PromptEffects(effect=np.eye(3), cosine=np.eye(3), pulls=right, is_solved=np.ones(3, dtype=bool))
+    assert single.frac_hurt().undefined == "it hangs on a single group of this step"
+    assert [influence.undefined for influence in single.influences()] == [None, *["the group has no gradient"] * 2]
     unheard = PromptEffects(effect=np.eye(3), cosine=np.eye(3), pulls=np.ones(3, dtype=bool), is_solved=right)
     assert unheard.influences()[0].undefined == "no other group has a correct answer"
 
@@ -296,14 +296,14 @@ def drawn_with_held_out(seed: int, num_heldout: int = 6) -> tuple[np.ndarray, np
 
 def effects_of(scores: np.ndarray, heldout: np.ndarray, scales: np.ndarray) -> HeldoutEffects:
     norms = np.linalg.norm(heldout, axis=1)
-    gram, own = scores @ scores.T, scores @ (scores * scales[:, None]).T
-    return heldout_effects(gram, WEIGHTS, GROUPS, REWARDS == 1, scores @ heldout.T, norms, own)
+    gram, trained = scores @ scores.T, scores @ (scores * scales[:, None]).T
+    return heldout_effects(gram, WEIGHTS, GROUPS, REWARDS == 1, scores @ heldout.T, norms, trained)
 
 
 def interval(values: list[list[float]]) -> tuple[float, float]:
     """Half an interval and its degrees of freedom, from the values without each unit of two samples."""
-    parts = [(len(one) - 1) / len(one) * sum((v - np.mean(one)) ** 2 for v in one) for one in values]
-    free = sum(parts) ** 2 / sum(part**2 / (len(one) - 1) for part, one in zip(parts, values, strict=True))
+    parts = [(len(sample) - 1) / len(sample) * sum((v - np.mean(sample)) ** 2 for v in sample) for sample in values]
+    free = sum(parts) ** 2 / sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, values, strict=True))
     return stats.t.ppf(0.975, free) * np.sqrt(sum(parts)), free
 
 
@@ -313,7 +313,7 @@ def test_they_are_what_loops_over_the_vectors_find(seed: int) -> None:
     result = effects_of(scores, heldout, scales)
     assert result.pulls.tolist() == [True, True, True, False, False]
     pulls = {j: sum(w * s for w, s, g in zip(WEIGHTS, scores, GROUPS, strict=True) if g == j) for j in (0, 1, 2)}
-    own = {
+    trained_means = {
         j: np.mean([c * s for c, s, g, r in zip(scales, scores, GROUPS, REWARDS, strict=True) if g == j and r], axis=0)
         for j in (0, 1, 2)
     }
@@ -322,25 +322,25 @@ def test_they_are_what_loops_over_the_vectors_find(seed: int) -> None:
         pairs = [(pulls[j], heldout[k]) for j in trained for k in held]
         cosines = [p @ c / np.linalg.norm(p) / np.linalg.norm(c) for p, c in pairs]
         step = sum(pulls[j] for j in trained)
-        at_home = np.mean([step @ own[j] for j in trained])
+        at_home = np.mean([step @ trained_means[j] for j in trained])
         return (
             np.mean([p @ c < 0 for p, c in pairs]),
             np.mean(cosines),
             np.mean([step @ heldout[k] for k in held]) / at_home,
         )
 
-    every = [0, 1, 2], list(range(6))
-    full = numbers(*every)
-    without = [
-        [numbers([j for j in every[0] if j != out], every[1]) for out in every[0]],
-        [numbers(every[0], [k for k in every[1] if k != out]) for out in every[1]],
+    indices = [0, 1, 2], list(range(6))
+    full = numbers(*indices)
+    replicates = [
+        [numbers([j for j in indices[0] if j != dropped], indices[1]) for dropped in indices[0]],
+        [numbers(indices[0], [k for k in indices[1] if k != dropped]) for dropped in indices[1]],
     ]
     estimates = result.frac_hurt(), result.mean_cosine(), result.transfer()
     for index, (estimate, value) in enumerate(zip(estimates, full, strict=True)):
         assert estimate.value == pytest.approx(value)
         if index == 0 and value in (0.0, 1.0):
             continue
-        half, _ = interval([[one[index] for one in sample] for sample in without])
+        half, _ = interval([[triple[index] for triple in sample] for sample in replicates])
         bounds = ((0.0, 1.0), (-1.0, 1.0), (-np.inf, np.inf))[index]
         assert estimate.interval == pytest.approx((max(bounds[0], value - half), min(bounds[1], value + half)))
         assert estimate.num_units == 9
@@ -353,18 +353,18 @@ def test_they_are_what_loops_over_the_vectors_find(seed: int) -> None:
 
 
 def effects_held_out(
-    effect: list[list[float]], own: list[list[float]] | None, *, solved: bool = True
+    effect: list[list[float]], trained: list[list[float]] | None, *, solved: bool = True
 ) -> HeldoutEffects:
     matrix = np.array(effect)
-    every = np.ones(len(matrix), dtype=bool)
+    flags = np.ones(len(matrix), dtype=bool)
     return HeldoutEffects(
         effect=matrix,
         cosine=np.zeros_like(matrix),
         norms=(1.0, 1.0),
-        own=None if own is None else np.array(own),
+        trained=None if trained is None else np.array(trained),
         unknown="nobody knows",
-        is_solved=every & solved,
-        pulls=every,
+        is_solved=flags & solved,
+        pulls=flags,
     )
 
 
@@ -399,7 +399,7 @@ def test_a_step_without_a_gradient_pulls_nothing() -> None:
 
 def test_one_held_out_prompt_has_influences_without_interval() -> None:
     result = heldout_effects(np.eye(2), [1.0, -2.0], [0, 1], [True, False], np.ones((2, 1)), [1.0], None)
-    assert [(one.value, one.interval) for one in result.influences()] == [(1 / 1.5, None), (-2 / 1.5, None)]
+    assert [(row.value, row.interval) for row in result.influences()] == [(1 / 1.5, None), (-2 / 1.5, None)]
 
 
 def test_effects_are_the_changes_that_a_small_step_makes() -> None:
@@ -409,14 +409,14 @@ def test_effects_are_the_changes_that_a_small_step_makes() -> None:
     policy = torch.randn(4, dtype=torch.float64, requires_grad=True)
     right, wrong = (0, 1, 2), (3, 4, 0)
 
-    def logprob(prompt: int, answer: int, at: torch.Tensor) -> torch.Tensor:
-        return (features[prompt] @ at).log_softmax(0)[answer]
+    def logprob(prompt: int, answer: int, weights_now: torch.Tensor) -> torch.Tensor:
+        return (features[prompt] @ weights_now).log_softmax(0)[answer]
 
-    def answer_heldout(at: torch.Tensor) -> torch.Tensor:
-        return 0.75 * logprob(2, 3, at) + 0.25 * logprob(2, 4, at)
+    def answer_heldout(weights_now: torch.Tensor) -> torch.Tensor:
+        return 0.75 * logprob(2, 3, weights_now) + 0.25 * logprob(2, 4, weights_now)
 
     chosen = [(prompt, answer) for prompt in range(3) for answer in (right[prompt], wrong[prompt])]
-    scores = torch.stack([torch.autograd.grad(logprob(*one, policy), policy)[0] for one in chosen])
+    scores = torch.stack([torch.autograd.grad(logprob(*pair, policy), policy)[0] for pair in chosen])
     weights, groups = np.array([0.5, -0.5] * 3), [0, 0, 1, 1, 2, 2]
     gram = (scores @ scores.T).numpy()
     cross = (scores @ torch.autograd.grad(answer_heldout(policy), policy)[0]).numpy()[:, None]
@@ -442,8 +442,8 @@ def test_intervals_hold_unrelated_prompts() -> None:
         flat, heldout = scores.reshape(72, 60), rng.normal(size=(20, 60))
         weights = (rewards - rewards.mean(axis=1, keepdims=True)).ravel()
         step = flat @ flat.T, weights, np.repeat(np.arange(12), 6), rewards.ravel() == 1
-        of_heldout = heldout_effects(*step, flat @ heldout.T, np.linalg.norm(heldout, axis=1), step[0])
-        claims += [effects.transfer().side_of_zero != 0 for effects in (prompt_effects(*step), of_heldout)]
+        held_out = heldout_effects(*step, flat @ heldout.T, np.linalg.norm(heldout, axis=1), step[0])
+        claims += [effects.transfer().side_of_zero != 0 for effects in (prompt_effects(*step), held_out)]
     assert claims.max() <= 18  # a binomial of 200 at 0.05 stays below with 99 %
 
 

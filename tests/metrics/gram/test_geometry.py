@@ -65,13 +65,13 @@ def test_class_subspace_energy_without_two_classes_is_undefined(gram: Array, pas
 
 def test_weights_of_zero_sum_take_a_direction_away_only_where_rows_share_it() -> None:
     weights = np.array([3.0, -1.0, -1.0, -1.0])
-    apart = geometry.gradient_gram(np.eye(4), weights)  # orthonormal rows keep all four directions
-    np.testing.assert_allclose(apart, np.diag([9.0, 1.0, 1.0, 1.0]))
-    assert geometry.batch_norm(apart) == pytest.approx(12**0.5)
-    alike = geometry.gradient_gram(np.ones((4, 4)), weights)  # one row four times: the batch gradient vanishes
-    assert np.linalg.matrix_rank(alike) == 1
-    assert geometry.batch_norm(alike) == pytest.approx(0.0, abs=1e-7)
-    assert geometry.cancellation(alike).value == pytest.approx(0.0, abs=1e-7)
+    orthogonal = geometry.gradient_gram(np.eye(4), weights)  # orthonormal rows keep all four directions
+    np.testing.assert_allclose(orthogonal, np.diag([9.0, 1.0, 1.0, 1.0]))
+    assert geometry.batch_norm(orthogonal) == pytest.approx(12**0.5)
+    collinear = geometry.gradient_gram(np.ones((4, 4)), weights)  # one row four times: the batch gradient vanishes
+    assert np.linalg.matrix_rank(collinear) == 1
+    assert geometry.batch_norm(collinear) == pytest.approx(0.0, abs=1e-7)
+    assert geometry.cancellation(collinear).value == pytest.approx(0.0, abs=1e-7)
 
 
 def test_group_sums_keep_the_batch_norm() -> None:
@@ -125,10 +125,10 @@ def test_channels_are_those_of_the_rows_themselves(seed: int) -> None:
     gram = gradients @ gradients.T
     np.testing.assert_allclose(geometry.channels(gram), channels_of_rows(gradients), rtol=1e-5)
     np.testing.assert_allclose(geometry.channels(1e-9 * gram), geometry.channels(gram), rtol=1e-6)
-    count, energy, of_sum, kept_of_sum, rest = geometry.channels(np.stack([gram, np.eye(6)]))[0]
-    of_all = gram.sum() / np.trace(gram)
-    assert energy * kept_of_sum + (1 - energy) * rest == pytest.approx(of_all)
-    assert of_sum * of_all == pytest.approx(energy * kept_of_sum)
+    count, energy, sum_share, kept_of_sum, rest = geometry.channels(np.stack([gram, np.eye(6)]))[0]
+    ratio = gram.sum() / np.trace(gram)
+    assert energy * kept_of_sum + (1 - energy) * rest == pytest.approx(ratio)
+    assert sum_share * ratio == pytest.approx(energy * kept_of_sum)
     assert 1 <= count <= 5
 
 
@@ -137,9 +137,9 @@ def test_channels_are_those_of_the_rows_themselves(seed: int) -> None:
 def test_under_all_signs_of_the_rows_either_channel_keeps_its_energy_on_average(seed: int) -> None:
     gradients = rows(seed, 4) + 1.0
     signed = np.array(list(product((-1.0, 1.0), repeat=4)))[:, :, None] * gradients
-    every = geometry.channels(signed @ signed.swapaxes(1, 2))
-    np.testing.assert_allclose(every[:, 3:].mean(axis=0), 1.0)
-    np.testing.assert_allclose(every[:, :2], np.tile(every[0, :2], (16, 1)), rtol=1e-6)  # blind to signs
+    channels = geometry.channels(signed @ signed.swapaxes(1, 2))
+    np.testing.assert_allclose(channels[:, 3:].mean(axis=0), 1.0)
+    np.testing.assert_allclose(channels[:, :2], np.tile(channels[0, :2], (16, 1)), rtol=1e-6)  # blind to signs
 
 
 def test_channels_that_are_empty_and_sums_that_cancel_have_no_number() -> None:
@@ -171,8 +171,8 @@ def test_shares_and_cosines_are_those_of_the_rows_themselves() -> None:
 
 def test_cosine_of_updates_is_that_of_the_summed_rows() -> None:
     first, second = RNG.normal(size=7), RNG.normal(size=7)
-    one, two = first @ ROWS, second @ ROWS
-    expected = one @ two / np.linalg.norm(one) / np.linalg.norm(two)
+    left, right = first @ ROWS, second @ ROWS
+    expected = left @ right / np.linalg.norm(left) / np.linalg.norm(right)
     assert geometry.cosine_of_updates(GRAM, first, second).value == pytest.approx(expected)
     assert "without length" in str(geometry.cosine_of_updates(GRAM, first, np.zeros(7)).undefined)
 
@@ -202,7 +202,7 @@ def test_norms_without_each_row_are_those_of_the_rows_themselves(seed: int) -> N
 @pytest.mark.parametrize("seed", range(5))
 def test_each_removal_is_the_best_of_all(seed: int) -> None:
     rows = np.random.default_rng(seed).normal(size=(6, 3)) + 0.5
-    order, norms = geometry.removal_order(rows @ rows.T, most=3)
+    order, norms = geometry.removal_order(rows @ rows.T, max_rows=3)
     remaining = list(range(6))
     for index, norm in zip(order, norms, strict=True):
         shortest = min(np.linalg.norm(rows[[i for i in remaining if i != left]].sum(axis=0)) for left in remaining)
@@ -212,9 +212,9 @@ def test_each_removal_is_the_best_of_all(seed: int) -> None:
 
 def test_it_ends_where_no_row_makes_the_sum_shorter() -> None:
     rows = np.array([[1.0], [-1.0], [5.0]])
-    order, norms = geometry.removal_order(rows @ rows.T, most=3)
+    order, norms = geometry.removal_order(rows @ rows.T, max_rows=3)
     assert (order, norms) == ([2], [0.0])
-    assert geometry.removal_order(np.zeros((2, 2)), most=2) == ([], [])
+    assert geometry.removal_order(np.zeros((2, 2)), max_rows=2) == ([], [])
 
 
 norm_lists = st.lists(st.just(0.0) | st.floats(1e-6, 1e6), min_size=2, max_size=20)
@@ -274,13 +274,13 @@ def test_dead_groups_are_counted_whole() -> None:
 
 def test_rows_that_cancel_but_for_rounding_have_no_sum() -> None:
     """As the gradients of equal completions do, whose advantages add up to zero."""
-    one = np.random.default_rng(0).normal(size=40).astype(np.float32)
-    equal = np.stack([one * np.float32(1 + 1e-7 * at) for at in range(4)]).astype(np.float64)
+    row = np.random.default_rng(0).normal(size=40).astype(np.float32)
+    equal = np.stack([row * np.float32(1 + 1e-7 * index) for index in range(4)]).astype(np.float64)
     gram, advantages = equal @ equal.T, np.array([[0.1, 0.2, 0.3, -0.6], [1.0, 1.0, 1.0, 1.0]])
     sums = geometry.update_gram(gram, advantages)
     assert sums[0].tolist() == sums[:, 0].tolist() == [0.0, 0.0]
-    assert sums[1, 1] == pytest.approx(16 * float(one @ one), rel=1e-5)
+    assert sums[1, 1] == pytest.approx(16 * float(row @ row), rel=1e-5)
     weighed = geometry.gradient_gram(gram, advantages[0])
     assert geometry.group_sums(weighed, [0] * 4).tolist() == [[0.0]]
-    apart = geometry.gradient_gram(np.eye(4), advantages[0])
-    assert geometry.group_sums(apart, [0] * 4).item() == pytest.approx(0.5)
+    orthogonal = geometry.gradient_gram(np.eye(4), advantages[0])
+    assert geometry.group_sums(orthogonal, [0] * 4).item() == pytest.approx(0.5)

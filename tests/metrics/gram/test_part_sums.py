@@ -24,38 +24,38 @@ def sums(num_groups: int = 5, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(3, num_groups, 7))
 
 
-def gram(of: np.ndarray) -> np.ndarray:
-    return np.einsum("vjp,wkp->vjwk", of, of)
+def gram(vectors: np.ndarray) -> np.ndarray:
+    return np.einsum("vjp,wkp->vjwk", vectors, vectors)
 
 
-def left_out(of: np.ndarray, group: int | None) -> np.ndarray:
+def left_out(vectors: np.ndarray, group: int | None) -> np.ndarray:
     """The sums over all groups but one, [V, P]."""
-    remaining = [at for at in range(of.shape[1]) if at != group]
-    return of[:, remaining].sum(axis=1)
+    remaining = [index for index in range(vectors.shape[1]) if index != group]
+    return vectors[:, remaining].sum(axis=1)
 
 
 def test_products_without_a_group_are_those_of_the_others() -> None:
-    result, of = products_without(gram(sums())), sums()
+    result, vectors = products_without(gram(sums())), sums()
     for index, group in enumerate([None, *range(5)]):
-        rest = left_out(of, group)
+        rest = left_out(vectors, group)
         np.testing.assert_allclose(result[index], rest @ rest.T, atol=1e-12)
 
 
 def test_each_number_is_that_of_the_vectors_and_its_interval_leaves_groups_out() -> None:
-    of, first, second = sums(), np.array([1.0, 1.0, 0.0]), np.array([0.0, 0.5, 1.0])
-    products = products_without(gram(of))
+    vectors, first, second = sums(), np.array([1.0, 1.0, 0.0]), np.array([0.0, 0.5, 1.0])
+    products = products_without(gram(vectors))
 
     def numbers(group: int | None) -> tuple[float, float, float]:
-        a, b = first @ left_out(of, group), second @ left_out(of, group)
+        a, b = first @ left_out(vectors, group), second @ left_out(vectors, group)
         lengths = np.linalg.norm(a), np.linalg.norm(b)
         return a @ b / lengths[0] / lengths[1], lengths[0] / lengths[1], a @ b / lengths[1] ** 2
 
     results = (function(products, first, second) for function in (sum_cosine, norm_ratio, sum_share))
-    without = np.array([numbers(group) for group in (None, *range(5))])
+    replicates = np.array([numbers(group) for group in (None, *range(5))])
     ways = ((np.arctanh, np.tanh), (np.log, np.exp), (np.array, np.array))
     for index, (estimate, (forward, back)) in enumerate(zip(results, ways, strict=True)):
         assert estimate.value == pytest.approx(numbers(None)[index])
-        assert estimate.interval == pytest.approx(interval(forward(without[:, index]), back))
+        assert estimate.interval == pytest.approx(interval(forward(replicates[:, index]), back))
 
 
 def interval(values: np.ndarray, back) -> tuple[float, float]:
@@ -74,18 +74,18 @@ def test_shares_of_parts_add_up() -> None:
 
 
 def test_a_sum_of_nothing_has_no_direction() -> None:
-    of = sums()
-    of[0] = 0.0
-    products = products_without(gram(of))
+    vectors = sums()
+    vectors[0] = 0.0
+    products = products_without(gram(vectors))
     assert sum_cosine(products, [1, 0, 0], [0, 1, 0]).undefined == NO_LENGTH
     assert norm_ratio(products, [0, 1, 0], [1, 0, 0]).undefined == NO_LENGTH
     assert norm_ratio(products, [1, 0, 0], [0, 1, 0]).value == 0.0
 
 
 def test_what_one_group_alone_has_is_given_without_an_interval() -> None:
-    of = sums()
-    of[0, 1:] = 0.0
-    cosine = sum_cosine(products_without(gram(of)), [1, 0, 0], [0, 1, 0])
+    vectors = sums()
+    vectors[0, 1:] = 0.0
+    cosine = sum_cosine(products_without(gram(vectors)), [1, 0, 0], [0, 1, 0])
     assert cosine.is_defined
     assert cosine.interval is None
     assert sum_cosine(products_without(gram(sums(2))), [1, 0, 0], [0, 1, 0]).interval is None
@@ -94,8 +94,8 @@ def test_what_one_group_alone_has_is_given_without_an_interval() -> None:
 def test_a_ratio_over_groups_is_that_of_the_totals() -> None:
     ratio = ratio_over_groups([1.0, 0.0, 5.0], [2.0, 4.0, 6.0])
     assert ratio.value == 0.5
-    without = np.array([6 / 12, 5 / 10, 6 / 8, 1 / 6])
-    assert ratio.interval == pytest.approx(interval(np.log(without / (1 - without)), lambda v: 1 / (1 + np.exp(-v))))
+    rest = np.array([6 / 12, 5 / 10, 6 / 8, 1 / 6])
+    assert ratio.interval == pytest.approx(interval(np.log(rest / (1 - rest)), lambda v: 1 / (1 + np.exp(-v))))
     assert ratio_over_groups([0.0], [0.0]).undefined == "there is nothing to average"
     assert ratio_over_groups([-1.0, -1.0, -2.0], [1.0, 1.0, 1.0], ANY).value == pytest.approx(-4 / 3)
 
@@ -115,11 +115,11 @@ def test_an_interval_of_large_numbers_is_around_them_and_finite() -> None:
 
 
 def test_groups_of_several_steps_are_left_out_one_by_one() -> None:
-    of = [sums(num_groups, seed) for seed, num_groups in enumerate((4, 3))]
-    result = over_steps([products_without(gram(one)) for one in of])
+    steps = [sums(num_groups, seed) for seed, num_groups in enumerate((4, 3))]
+    result = over_steps([products_without(gram(step)) for step in steps])
     assert result.shape == (8, 3, 3)
-    for index, (step, group) in enumerate([(0, None), *((0, at) for at in range(4)), *((1, at) for at in range(3))]):
-        parts = [left_out(one, group if number == step else None) for number, one in enumerate(of)]
+    for index, (left, group) in enumerate([(0, None), *((0, i) for i in range(4)), *((1, i) for i in range(3))]):
+        parts = [left_out(step, group if number == left else None) for number, step in enumerate(steps)]
         np.testing.assert_allclose(result[index], sum(part @ part.T for part in parts), atol=1e-12)
     assert over_steps([left_out_sums([1.0, 2.0])]).tolist() == [3.0, 2.0, 1.0]
 
@@ -142,9 +142,9 @@ def test_intervals_hold_the_mean_over_steps_as_often_as_is_said(groups: int, tai
     rng = np.random.default_rng(0)
     mean = 0.3 * rng.normal(size=(2, 20))
     steps = [step for step in (estimates_of_a_step(rng, mean, groups, tail) for _ in range(250)) if step is not None]
-    for estimates, least in zip(zip(*steps, strict=True), (0.9, 0.9, 0.9, 0.83), strict=True):
-        truth = np.mean([one.value for one in estimates])
-        assert np.mean([one.ends[0] <= truth <= one.ends[1] for one in estimates]) >= least
+    for estimates, bound in zip(zip(*steps, strict=True), (0.9, 0.9, 0.9, 0.83), strict=True):
+        truth = np.mean([estimate.value for estimate in estimates])
+        assert np.mean([estimate.ends[0] <= truth <= estimate.ends[1] for estimate in estimates]) >= bound
 
 
 def test_equal_weights_are_worth_every_unit() -> None:
@@ -158,10 +158,10 @@ def test_intervals_leave_groups_out() -> None:
     assert estimates["kept"].value == pytest.approx(5 / 6)
     assert estimates["ess"].value == pytest.approx(5.0**2 / (6 * 6.5))
     assert estimates["chi2"].value == pytest.approx(6.5 / 6 - 1)
-    without = [weights[groups != group] for group in range(3)]
-    values = [of.sum() ** 2 / len(of) / np.square(of).sum() for of in (weights, *without)]
+    replicates = [weights[groups != group] for group in range(3)]
+    values = [sample.sum() ** 2 / len(sample) / np.square(sample).sum() for sample in (weights, *replicates)]
     assert estimates["ess"].interval == pytest.approx(jackknifed_on(values, SHARE).interval)
-    moments = [np.square(of).mean() for of in (weights, *without)]
+    moments = [np.square(sample).mean() for sample in (weights, *replicates)]
     assert estimates["chi2"].interval == pytest.approx(np.array(jackknifed_on(moments, POSITIVE).interval) - 1)
 
 

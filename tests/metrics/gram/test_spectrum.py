@@ -66,7 +66,7 @@ def test_ranks_climb_the_ladder(matrix: NDArray[np.float64]) -> None:
 @given(matrices, st.floats(-30, 30), st.integers(0, 100))
 def test_ranks_do_not_depend_on_scale_or_row_order(matrix: NDArray[np.float64], exponent: float, seed: int) -> None:
     shuffled = matrix[np.random.default_rng(seed).permutation(len(matrix))] * 10.0**exponent
-    before, after = (np.linalg.svd(one, compute_uv=False) for one in (matrix, shuffled))
+    before, after = (np.linalg.svd(rows, compute_uv=False) for rows in (matrix, shuffled))
     assert ladder(after) == pytest.approx(ladder(before), rel=1e-9)
 
 

@@ -33,7 +33,7 @@ def table_of(rows: list[tuple[int, str, int, int]]) -> degeneracy.GroupTable:
 
 def test_a_dozen_prompts_over_two_steps_know_no_less_than_the_range() -> None:
     # Three prompts of twelve are mixed: resamples without them have no error, and the studentized ends run away.
-    rows = [(1 + at // 6, f"p{at}", 4, {0: 1, 7: 1, 9: 3}.get(at, 4)) for at in range(12)]
+    rows = [(1 + i // 6, f"p{i}", 4, {0: 1, 7: 1, 9: 3}.get(i, 4)) for i in range(12)]
     estimates = degeneracy.estimate_degeneracies([table_of(rows)], base_pass_rate="step")[0]
     assert 0.0 <= estimates.iid_prediction.low < estimates.iid_prediction.value < estimates.iid_prediction.high <= 1.0
     parts = estimate_gap_parts(
@@ -94,12 +94,12 @@ def test_without_a_threshold_only_equality_is_known() -> None:
 
 
 def test_steps_together_have_the_estimates_of_each() -> None:
-    rows = [(step, f"p{at}", 4, (step * at) % 5) for step in range(1, 6) for at in range(10 + 2 * (step % 2))]
+    rows = [(step, f"p{i}", 4, (step * i) % 5) for step in range(1, 6) for i in range(10 + 2 * (step % 2))]
     steps = [table_of([row for row in rows if row[0] == step]) for step in range(1, 6)]
     for table, result in zip(steps, degeneracy.estimate_degeneracies(steps, base_pass_rate="step"), strict=True):
-        alone = degeneracy.estimate_degeneracies([table], base_pass_rate="step")[0]
+        single = degeneracy.estimate_degeneracies([table], base_pass_rate="step")[0]
         for name in ("frac_reward_zero_std", "frac_all_fail", "pass_rate", "iid_prediction", "jensen_gap"):
-            first, other = getattr(alone, name), getattr(result, name)
+            first, other = getattr(single, name), getattr(result, name)
             assert other.value == first.value
             assert other.interval == (first.interval and pytest.approx(first.interval, abs=1e-12))
 
@@ -123,7 +123,7 @@ def test_tables_that_are_alike_share_the_estimates_that_each_has_alone() -> None
 FEW = Resampling(num_resamples=400)
 
 
-def of(*groups: tuple[int, str, bool]) -> degeneracy.Persistence:
+def returns(*groups: tuple[int, str, bool]) -> degeneracy.Persistence:
     step, prompt, dead = zip(*groups, strict=True)
     return degeneracy.dead_persistence(step, prompt, dead, resampling=FEW)
 
@@ -146,12 +146,12 @@ def visits(
             for prompt in block:
                 passed = rng.binomial(size, rate(step / num_steps, int(prompt), rng))
                 groups.append((step, f"p{prompt}", passed in (0, size)))
-    return of(*rng.permutation(np.array(groups, dtype=object)).tolist())
+    return returns(*rng.permutation(np.array(groups, dtype=object)).tolist())
 
 
 def test_shares_of_next_visits_by_hand() -> None:
     """a: dead, dead, live; b: live, live; c: live, dead; the order of the log does not matter."""
-    result = of(
+    result = returns(
         *((3, "a", False), (1, "a", True), (2, "a", True)),
         *((1, "b", False), (2, "b", False)),
         *((2, "c", True), (1, "c", False)),
@@ -175,38 +175,40 @@ def test_the_excess_is_that_of_mantel_and_haenszel() -> None:
         weight = len(after[True]) * len(after[False]) / 30
         above += weight * (np.mean(after[True]) - np.mean(after[False]))
         below += weight
-    assert of(*groups).excess.value == pytest.approx(above / below)
+    assert returns(*groups).excess.value == pytest.approx(above / below)
 
 
 def test_two_groups_of_a_step_are_one_visit() -> None:
-    result = of((1, "a", True), (1, "a", False), (2, "a", True), (2, "b", False), (1, "b", True))
+    result = returns((1, "a", True), (1, "a", False), (2, "a", True), (2, "b", False), (1, "b", True))
     assert result.num_returns == 2
     assert (result.after_live.value, result.after_dead.value) == (1.0, 0.0)
 
 
 def test_what_cannot_be_told_says_why() -> None:
-    alone = of((1, "a", True), (2, "b", False))
-    assert {first.undefined for first in (alone.after_dead, alone.after_live, alone.excess)} == {"no prompt comes back"}
-    assert (alone.num_returns, alone.excess.num_units) == (0, 2)
-    dead = of((1, "a", True), (2, "a", False), (1, "b", True), (2, "b", True))
+    single = returns((1, "a", True), (2, "b", False))
+    assert {first.undefined for first in (single.after_dead, single.after_live, single.excess)} == {
+        "no prompt comes back"
+    }
+    assert (single.num_returns, single.excess.num_units) == (0, 2)
+    dead = returns((1, "a", True), (2, "a", False), (1, "b", True), (2, "b", True))
     assert dead.after_dead.value == 1 / 2
     assert dead.after_live.undefined == "every group before a return is dead"
-    alive = of((1, "a", False), (2, "a", False), (1, "b", False), (2, "b", True))
+    alive = returns((1, "a", False), (2, "a", False), (1, "b", False), (2, "b", True))
     assert alive.after_dead.undefined == "every group before a return is alive"
-    apart = of((1, "a", True), (2, "a", True), (1, "b", False), (3, "b", False))
-    assert (apart.after_dead.value, apart.after_live.value) == (1.0, 0.0)
-    for first in (dead, alive, apart):
+    separate = returns((1, "a", True), (2, "a", True), (1, "b", False), (3, "b", False))
+    assert (separate.after_dead.value, separate.after_live.value) == (1.0, 0.0)
+    for first in (dead, alive, separate):
         assert first.excess.undefined == "no step has returns after a dead group and after a live one"
 
 
 def test_few_prompts_have_no_interval() -> None:
-    result = of(*((step, name, name == "a") for step in (1, 2) for name in "abc"))
+    result = returns(*((step, name, name == "a") for step in (1, 2) for name in "abc"))
     assert (result.excess.value, result.excess.interval) == (1.0, None)
 
 
 def test_a_few_dead_groups_that_come_back_alive_prove_little() -> None:
     groups = [(step, f"p{prompt}", prompt == step and step < 12) for step in range(13) for prompt in range(40)]
-    result = of(*groups)
+    result = returns(*groups)
     assert (result.after_dead.value, result.excess.value) == (0.0, pytest.approx(-1 / 40, abs=0.01))
     assert result.excess.ends[1] > result.after_dead.ends[1] - 0.05 > 0.1
 
@@ -214,7 +216,7 @@ def test_a_few_dead_groups_that_come_back_alive_prove_little() -> None:
 def test_the_excess_is_no_better_known_than_by_the_spread_over_prompts() -> None:
     rng = np.random.default_rng(9)
     dead = rng.binomial(4, 0.05, (20, 12)) == 0  # of a dozen prompts, few are ever alive
-    excess = of(*((step, f"p{prompt:02}", bool(dead[step, prompt])) for step, prompt in np.ndindex(dead.shape))).excess
+    excess = returns(*((step, f"p{prompt:02}", bool(flag)) for (step, prompt), flag in np.ndenumerate(dead))).excess
     before, after = (part - part.mean(axis=1, keepdims=True) for part in (dead[:-1], dead[1:]))
     deviations, weight = (before * (after - excess.value * before)).sum(axis=0), (before**2).sum()
     half = stats.t.ppf(0.975, 11) * np.sqrt(deviations @ deviations * 12 / 11) / weight
@@ -222,7 +224,7 @@ def test_the_excess_is_no_better_known_than_by_the_spread_over_prompts() -> None
     assert excess.ends[1] > excess.value + half
 
 
-ALIKE = {
+EQUAL_PROMPTS = {
     "hard": lambda when, prompt, rng: 0.05,
     "up to one": lambda when, prompt, rng: 0.5 + 0.48 * when,
     "up and down": lambda when, prompt, rng: 0.3 + 0.29 * np.sin(9 * when),
@@ -230,21 +232,21 @@ ALIKE = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALIKE)
+@pytest.mark.parametrize("name", EQUAL_PROMPTS)
 def test_prompts_that_are_all_alike_do_not_persist(name: str) -> None:
     """The whole interval is above zero in 2.5 % of the logs, whatever the pass rate does over time."""
-    results = [visits(ALIKE[name], seed).excess for seed in range(120)]
-    false = sum(one.side_of_zero > 0 for one in results)
+    results = [visits(EQUAL_PROMPTS[name], seed).excess for seed in range(120)]
+    false = sum(excess.side_of_zero > 0 for excess in results)
     assert false <= 12, false  # 5 % of 120 is 6, with three standard errors 13
-    assert abs(np.mean([one.value for one in results if one.value is not None])) < 0.03
+    assert abs(np.mean([excess.value for excess in results if excess.value is not None])) < 0.03
 
 
 @pytest.mark.parametrize("shape", [{"num_prompts": 12, "epochs": 10, "a_step": 4}, {"num_prompts": 100, "size": 8}])
 def test_prompts_of_unequal_difficulty_persist(shape: dict[str, int]) -> None:
     rates = np.random.default_rng(5).beta(0.3, 0.3, 200)
     results = [visits(lambda when, prompt, rng: rates[prompt], seed, **shape).excess for seed in range(20)]
-    assert sum(one.low > 0 for one in results) >= 12
-    assert all(one.high > 0.05 for one in results)
+    assert sum(excess.low > 0 for excess in results) >= 12
+    assert all(excess.high > 0.05 for excess in results)
 
 
 Deal = Callable[[np.random.Generator, np.ndarray, int, int], np.ndarray]
@@ -338,8 +340,8 @@ def deals_by_hand(sizes: list[int], passing: int) -> dict[int, float]:
 
 def by_column(rng: np.random.Generator, sizes: np.ndarray, passing: int, num_deals: int) -> np.ndarray:
     """One stratum twice, each dealt for itself."""
-    once, again = (degeneracy._deal_by_column(rng, [(sizes, passing)] * times, num_deals) for times in (1, 2))
-    assert np.mean(again) == pytest.approx(2 * np.mean(once), rel=0.05)
+    once, twice = (degeneracy._deal_by_column(rng, [(sizes, passing)] * times, num_deals) for times in (1, 2))
+    assert np.mean(twice) == pytest.approx(2 * np.mean(once), rel=0.05)
     return once
 
 
@@ -378,10 +380,10 @@ def visited(rates: np.ndarray, shared: float, seed: int, *, size: int = 4, steps
     """All prompts at every step; rollouts of a group copy a common one with chance sqrt(shared): rho = shared."""
     rng = np.random.default_rng(seed)
     step, prompt = np.repeat(np.arange(steps), len(rates)), np.tile(np.arange(len(rates)), steps)
-    own = rng.random((len(step), size)) < rates[prompt][:, None]
+    independent = rng.random((len(step), size)) < rates[prompt][:, None]
     common = rng.random(len(step)) < rates[prompt]
     copied = rng.random((len(step), size)) < shared**0.5
-    return step, prompt, np.full(len(step), size), np.where(copied, common[:, None], own).sum(axis=1)
+    return step, prompt, np.full(len(step), size), np.where(copied, common[:, None], independent).sum(axis=1)
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.05, 0.2])
@@ -390,21 +392,21 @@ def test_what_rollouts_of_a_group_share_is_of_the_visit(shared: float) -> None:
     few = Resampling(num_resamples=200)
     parts = [estimate_rate_parts(*visited(np.full(24, 0.4), shared, seed), resampling=few) for seed in range(40)]
     assert sum(stays.low > 0 for stays, _ in parts) <= 3
-    assert np.mean([of_visit.value for _, of_visit in parts]) == pytest.approx(shared * 0.24, abs=0.006)
+    assert np.mean([visit.value for _, visit in parts]) == pytest.approx(shared * 0.24, abs=0.006)
 
 
 def test_what_stays_with_prompts_is_their_variance() -> None:
     few = Resampling(num_resamples=200)
     rates = [np.random.default_rng(100 + seed).beta(2, 2, 40) for seed in range(40)]
-    parts = [estimate_rate_parts(*visited(own, 0.1, seed), resampling=few) for seed, own in enumerate(rates)]
+    parts = [estimate_rate_parts(*visited(row, 0.1, seed), resampling=few) for seed, row in enumerate(rates)]
     assert all(stays.low > 0 for stays, _ in parts)
     assert sum(stays.low <= 0.05 <= stays.high for stays, _ in parts) >= 35  # Var of Beta(2, 2)
     truth = 0.1 * (0.25 - 0.05)
-    assert sum(of_visit.low <= truth <= of_visit.high for _, of_visit in parts) >= 35
+    assert sum(visit.low <= truth <= visit.high for _, visit in parts) >= 35
 
 
 def test_prompts_that_never_return_do_not_say_what_stays() -> None:
     once = estimate_rate_parts([1, 1, 2, 2], list("abcd"), [4] * 4, [0, 4, 1, 2], resampling=Resampling())
-    alone = estimate_rate_parts([1, 2], list("aa"), [4] * 2, [0, 4], resampling=Resampling())
-    for part in (*once, *alone):
+    single = estimate_rate_parts([1, 2], list("aa"), [4] * 2, [0, 4], resampling=Resampling())
+    for part in (*once, *single):
         assert part.undefined == "no prompt is seen at two steps, so what stays with it is not known"

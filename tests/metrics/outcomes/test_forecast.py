@@ -25,7 +25,7 @@ def test_chances_agree_with_scipy() -> None:
 
 
 def test_beta_binomial_finds_its_parameters() -> None:
-    fit = forecast.fit_inflated_beta(forecast.PassCounts.of(*drawn(num_prompts=20_000)))
+    fit = forecast.fit_inflated_beta(forecast.PassCounts.from_counts(*drawn(num_prompts=20_000)))
     assert (fit.a, fit.b) == pytest.approx((0.5, 1.5), rel=0.06)
     assert (fit.at_zero, fit.at_one, fit.num_parameters) == (0.0, 0.0, 2)
 
@@ -37,7 +37,7 @@ def test_inflation_is_found_where_it_is(ends: tuple[float, float]) -> None:
     rates = np.where(kind < ends[0], 0.0, np.where(kind < sum(ends), 1.0, inner))
     # Groups of two sizes tell the two ends apart for each size of its own.
     n = np.where(np.arange(4000) % 2, 8, 12)
-    fit = forecast.fit_inflated_beta(forecast.PassCounts.of(n, rng.binomial(n, rates)))
+    fit = forecast.fit_inflated_beta(forecast.PassCounts.from_counts(n, rng.binomial(n, rates)))
     assert (fit.at_zero, fit.at_one) == pytest.approx(ends, abs=0.03)
     assert (fit.at_zero == 0.0, fit.at_one == 0.0) == (ends[0] == 0.0, ends[1] == 0.0)
     assert fit.num_parameters == 2 + sum(end > 0 for end in ends)
@@ -45,7 +45,7 @@ def test_inflation_is_found_where_it_is(ends: tuple[float, float]) -> None:
 
 
 def test_npmle_has_the_highest_likelihood() -> None:
-    counts = forecast.PassCounts.of(*drawn(num_samples=4))
+    counts = forecast.PassCounts.from_counts(*drawn(num_samples=4))
     free = forecast.fit_npmle(counts)
     chances = stats.binom.pmf(np.arange(5)[:, None], 4, free.points) @ free.weights
     log_likelihood = counts.weight @ np.log(chances)
@@ -59,15 +59,15 @@ def test_npmle_has_the_highest_likelihood() -> None:
 @pytest.mark.parametrize(("n", "c"), [([], []), ([4], [5])])
 def test_impossible_counts_are_refused(n: list[int], c: list[int]) -> None:
     with pytest.raises(ValueError, match="a distribution needs prompts with 0 <= c <= n"):
-        forecast.PassCounts.of(n, c)
+        forecast.PassCounts.from_counts(n, c)
 
 
 def bounds_of(
     num_samples: np.ndarray, num_passing: np.ndarray, prompts: np.ndarray | None = None
 ) -> forecast.RateBounds:
     groups = np.arange(len(num_samples)) if prompts is None else prompts
-    fit = forecast.fit_npmle(forecast.PassCounts.of(num_samples, num_passing))
-    return forecast.RateBounds.of(num_samples, num_passing, groups, fit)
+    fit = forecast.fit_npmle(forecast.PassCounts.from_counts(num_samples, num_passing))
+    return forecast.RateBounds.from_counts(num_samples, num_passing, groups, fit)
 
 
 def unsolved(k: int):
@@ -114,9 +114,9 @@ def test_more_prompts_narrow_the_bounds() -> None:
 
 def test_groups_of_one_prompt_are_no_further_prompts() -> None:
     n, c = starved(0, 60, 8)
-    apart = bounds_of(np.tile(n, 5), np.tile(c, 5)).interval(unsolved(16))
+    separate = bounds_of(np.tile(n, 5), np.tile(c, 5)).interval(unsolved(16))
     together = bounds_of(np.tile(n, 5), np.tile(c, 5), np.tile(np.arange(60), 5)).interval(unsolved(16))
-    assert np.ptp(together) > 1.5 * np.ptp(apart)
+    assert np.ptp(together) > 1.5 * np.ptp(separate)
 
 
 def test_groups_of_several_sizes_share_their_cells() -> None:
@@ -201,7 +201,7 @@ def test_shape_that_is_not_beta_is_refuted() -> None:
 
 
 def test_fit_of_few_groups_cannot_be_tested() -> None:
-    counts = forecast.PassCounts.of([4] * 6, [0, 1, 2, 3, 4, 4])
+    counts = forecast.PassCounts.from_counts([4] * 6, [0, 1, 2, 3, 4, 4])
     assert (
         "too few to test a shape" in forecast.goodness_of_fit(counts, forecast.fit_inflated_beta(counts), 6).undefined
     )

@@ -58,8 +58,8 @@ def test_kinds_and_parts_add_up_exactly(rows: list[tuple[int, str, int, int]], b
     kinds = estimates.frac_all_pass.value + estimates.frac_all_fail.value + estimates.frac_tied.value
     assert kinds == pytest.approx(estimates.frac_reward_zero_std.value)
     if estimates.jensen_gap.undefined is None:
-        plain = estimates.frac_reward_zero_std.value - estimates.iid_prediction.value
-        assert estimates.jensen_gap.value == pytest.approx(plain if isinstance(base, float) else max(plain, 0.0))
+        gap = estimates.frac_reward_zero_std.value - estimates.iid_prediction.value
+        assert estimates.jensen_gap.value == pytest.approx(gap if isinstance(base, float) else max(gap, 0.0))
     else:
         assert estimates.iid_prediction.undefined or "leaving one of" in estimates.jensen_gap.undefined
     parts = estimate_gap_parts(table.draws, estimates.jensen_gap, base)
@@ -85,7 +85,7 @@ def test_the_interval_holds_the_gap_at_the_logged_group_size(rates, num_groups: 
     truth = float(iid_prediction(population, size).mean() - iid_prediction(population.mean(), size))
     rng = np.random.default_rng([num_groups, size])
     drawn = [rng.binomial(size, rates(rng, num_groups)) for _ in range(300)]
-    logs = [table_of([(1, f"p{at}", size, int(c)) for at, c in enumerate(passed)]) for passed in drawn]
+    logs = [table_of([(1, f"p{i}", size, int(c)) for i, c in enumerate(passed)]) for passed in drawn]
     gaps = [estimates.jensen_gap for estimates in estimate_degeneracies(logs, resampling=Resampling(num_resamples=20))]
     assert sum(gap.low - 1e-9 <= truth <= gap.high + 1e-9 for gap in gaps) >= 275
     assert min(gap.low for gap in gaps) >= 0.0
@@ -93,7 +93,7 @@ def test_the_interval_holds_the_gap_at_the_logged_group_size(rates, num_groups: 
 
 def test_visits_that_repeat_a_group_make_the_gap_no_surer() -> None:
     passed = [0] + [1] * 5 + [2] * 4
-    once, often = ([(step, f"p{at}", 4, c) for step in range(n) for at, c in enumerate(passed)] for n in (1, 10))
+    once, often = ([(step, f"p{i}", 4, c) for step in range(n) for i, c in enumerate(passed)] for n in (1, 10))
     gaps = [split(table_of(rows))[0] for rows in (once, often)]
     assert gaps[0].interval == pytest.approx(gaps[1].interval)
 
@@ -101,7 +101,7 @@ def test_visits_that_repeat_a_group_make_the_gap_no_surer() -> None:
 def returning(rng: np.random.Generator, rates: np.ndarray, num_visits: int, size: int) -> GroupTable:
     """Each prompt once at each of so many steps."""
     passed = rng.binomial(size, rates, (num_visits, len(rates)))
-    return table_of([(step, f"p{at}", size, int(c)) for step, row in enumerate(passed) for at, c in enumerate(row)])
+    return table_of([(step, f"p{i}", size, int(c)) for step, row in enumerate(passed) for i, c in enumerate(row)])
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_the_part_between_prompts_is_no_surer_than_the_gap() -> None:
     rng, held = np.random.default_rng(0), []
     for _ in range(100):
         passed = rng.binomial(8, rng.beta(4, 4, 32)).tolist()
-        gap, between, over_time = split(table_of([(at // 8, f"p{at}", 8, c) for at, c in enumerate(passed)]))
+        gap, between, over_time = split(table_of([(i // 8, f"p{i}", 8, c) for i, c in enumerate(passed)]))
         assert between.value + over_time.value == pytest.approx(gap.value)
         assert 0.0 <= between.low <= between.value < between.high <= 1.0
         held.append(between.low <= truth <= between.high)
@@ -188,7 +188,7 @@ def test_given_pass_rate_replaces_that_of_the_log() -> None:
 Group = tuple[int, str, int, float]  # step, prompt, size, rate
 
 
-def of_groups(groups: list[Group]) -> OwnRates | str:
+def rates_of(groups: list[Group]) -> OwnRates | str:
     step, prompt, size, rate = zip(*groups, strict=True)
     return own_rates(np.array(step), np.array(prompt), np.array(size), np.array(rate))
 
@@ -217,7 +217,7 @@ rows = st.lists(
 @given(rows)
 def test_one_block_is_the_mean_over_choices_of_different_prompts(groups: list[Group]) -> None:
     groups = [(1, *group[1:]) for group in groups]
-    rates = of_groups(groups)
+    rates = rates_of(groups)
     if isinstance(rates, str):
         assert len({prompt for _, prompt, _, _ in groups}) < 4
         return
@@ -232,7 +232,7 @@ def test_one_block_is_the_mean_over_choices_of_different_prompts(groups: list[Gr
 
 def test_small_steps_are_taken_together() -> None:
     groups: list[Group] = [(step, f"{step}-{i}", 3, step / 10) for step in range(1, 8) for i in range(2)]
-    rates = of_groups(groups)
+    rates = rates_of(groups)
     assert not isinstance(rates, str)
     assert rates.num_blocks == 3  # of two, two and three steps
     blocks = [[g for g in groups if g[0] in steps] for steps in ((1, 2), (3, 4), (5, 6, 7))]
@@ -244,20 +244,20 @@ def test_small_steps_are_taken_together() -> None:
 
 def test_groups_of_unequal_size_each_count_with_their_own() -> None:
     groups: list[Group] = [(1, f"p{i}", 2 + i % 2, 0.1 * i) for i in range(8)]
-    rates = of_groups(groups)
+    rates = rates_of(groups)
     assert not isinstance(rates, str)
     assert rates.by_step[0] == pytest.approx((by_choices(groups, 2) + by_choices(groups, 3)) / 2)
 
 
 def test_too_few_prompts_are_a_reason() -> None:
     groups: list[Group] = [(1, "a", 4, 0.5), (2, "b", 4, 0.5), (3, "a", 4, 0.5)]
-    assert of_groups(groups) == "groups of 4 rollouts need 5 different prompts to tell p^G without bias, the log has 2"
+    assert rates_of(groups) == "groups of 4 rollouts need 5 different prompts to tell p^G without bias, the log has 2"
 
 
 @pytest.mark.parametrize("size", [2, 64, 256])
 def test_large_groups_and_many_prompts_lose_no_digits(size: int) -> None:
     groups: list[Group] = [(1, f"p{i}", size, 0.9) for i in range(size + 40)]
-    rates = of_groups(groups)
+    rates = rates_of(groups)
     assert not isinstance(rates, str)
     np.testing.assert_allclose(rates.by_step, iid_prediction(0.9, size), rtol=1e-10)
 
@@ -298,7 +298,7 @@ def gap(
 
 
 @pytest.mark.parametrize(
-    ("equal", "passing", "members", "own", "pooled"),
+    ("equal", "passing", "members", "split", "pooled"),
     [
         # Policy 1 passes 3 of 4, policy 2 passes 1 of 4; one of four groups is dead.
         ([0, 1, 0, 0], [[1, 0], [2, 0], [0, 1], [0, 0]], [[2, 0], [2, 0], [0, 2], [0, 2]], 0.75**2 + 0.25**2, 0.5),
@@ -306,8 +306,8 @@ def gap(
         ([1, 0, 0, 1], [[1, 1], [1, 0], [1, 0], [1, 1]], [[1, 1]] * 4, 0.5, 0.75**2 + 0.25**2),
     ],
 )
-def test_by_hand_with_a_group_or_a_rollout_of_each_policy(equal, passing, members, own: float, pooled: float) -> None:
-    assert gap(equal, passing, members) == pytest.approx((sum(equal) / 4 - own, own - pooled))
+def test_by_hand_with_a_group_or_a_rollout_of_each_policy(equal, passing, members, split: float, pooled: float) -> None:
+    assert gap(equal, passing, members) == pytest.approx((sum(equal) / 4 - split, split - pooled))
 
 
 def test_both_parts_add_up_to_the_gap_at_the_pooled_rate() -> None:

@@ -25,10 +25,10 @@ def test_both_equal_enumeration(samples: list[bool], data: st.DataObject) -> Non
 def test_both_are_monotone_in_k(n: int, data: st.DataObject) -> None:
     c = data.draw(st.integers(0, n))
     ks = sorted(data.draw(st.sets(st.integers(1, n), min_size=1, max_size=5)))
-    at = [float(passk.pass_at_k(n, c, k)) for k in ks]
-    hat = [float(passk.pass_hat_k(n, c, k)) for k in ks]
-    assert at == sorted(at)
-    assert hat == sorted(hat, reverse=True)
+    any_passes = [float(passk.pass_at_k(n, c, k)) for k in ks]
+    all_pass = [float(passk.pass_hat_k(n, c, k)) for k in ks]
+    assert any_passes == sorted(any_passes)
+    assert all_pass == sorted(all_pass, reverse=True)
 
 
 def test_budget_beyond_the_samples_is_refused_not_one() -> None:
@@ -47,8 +47,8 @@ def test_no_prompts_have_no_estimate() -> None:
 def test_a_table_holds_the_mean_over_prompts_and_bootstraps_interval() -> None:
     n, c = np.full(30, 8), np.random.default_rng(0).integers(0, 9, 30)
     table = passk.estimate_pass_table(n, c, [1, 4, 16])
-    alone = bootstrap_mean(c / n)  # pass@1 is the pass rate
-    assert (table[0][0].value, table[0][0].low) == pytest.approx((alone.value, alone.low))
+    single = bootstrap_mean(c / n)  # pass@1 is the pass rate
+    assert (table[0][0].value, table[0][0].low) == pytest.approx((single.value, single.low))
     assert table[1][0].value == pytest.approx(passk.pass_at_k(n, c, 4).mean())
     assert table[1][1].value == pytest.approx(passk.pass_hat_k(n, c, 4).mean())
     assert table[2][0].undefined == table[2][1].undefined == "k = 16 exceeds the 8 samples of a prompt"
@@ -165,6 +165,6 @@ def test_prompts_solved_anew_refute_every_plausible_sharpening() -> None:
     ],
 )
 def test_attempts_that_end_once_one_passes(passing: list[str], num_first: int | None) -> None:
-    num_samples, num_correct = (np.array(list(map(count, passing))) for count in (len, lambda of: of.count("1")))
+    num_samples, num_correct = (np.array(list(map(count, passing))) for count in (len, lambda row: row.count("1")))
     first = passk.first_attempts(num_samples, num_correct)
     assert (None if first is None else first.sum()) == num_first

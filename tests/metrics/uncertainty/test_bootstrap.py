@@ -58,22 +58,22 @@ Array = NDArray[np.float64]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("a", "size", "least"), [(0.1, 30, 0.93), (0.4, 50, 0.91)])
-def test_pass_rates_are_covered_as_often_as_an_interval_says(a: float, size: int, least: float) -> None:
+@pytest.mark.parametrize(("a", "size", "lower"), [(0.1, 30, 0.93), (0.4, 50, 0.91)])
+def test_pass_rates_are_covered_as_often_as_an_interval_says(a: float, size: int, lower: float) -> None:
     """Where most prompts are nearly hopeless, at a = 0.1, percentile and BCa intervals cover 90 to 92 % of the time."""
     rng, hits, trials = np.random.default_rng(0), 0, 400
     for _ in range(trials):
         rates = rng.beta(a, 0.9, size)
         mean = bootstrap_mean(rng.binomial(8, rates) / 8, resampling=Resampling(num_resamples=500))
         hits += mean.low <= a / (a + 0.9) <= mean.high
-    assert least <= hits / trials <= 0.995
+    assert lower <= hits / trials <= 0.995
 
 
 def test_intervals_stay_within_the_range_of_each_statistic() -> None:
     units = np.column_stack([draws(0, 12), np.ones(12)])
     free = bootstrap_statistics(lambda sums: sums / 12, units)[0]
     assert free.low < 0.3 < 0.4 < free.high
-    cut, constant = bootstrap_statistics(lambda sums: sums / 12, units, within=([0.3, -1.0], 0.4))
+    cut, constant = bootstrap_statistics(lambda sums: sums / 12, units, bounds=([0.3, -1.0], 0.4))
     assert (cut.low, cut.value, cut.high) == (min(0.3, free.value), free.value, max(0.4, free.value))
     assert constant.low is None
 
@@ -132,10 +132,10 @@ def test_tables_together_have_the_intervals_of_each(sizes: list[int]) -> None:
 def test_resamples_without_a_rare_unit_say_nothing_of_the_error() -> None:
     rare, common = (np.column_stack([column, np.ones(30)]) for column in (np.eye(1, 30)[0], draws(0, 30)))
     resampling = Resampling(num_resamples=500)
-    ((alone, _),) = student_intervals(lambda sums: sums / 30, [rare], resampling=resampling)
+    ((single, _),) = student_intervals(lambda sums: sums / 30, [rare], resampling=resampling)
     ((extra, _), _) = student_intervals(lambda sums: sums / 30, [rare, common], resampling=resampling)
-    assert alone is not None
-    assert extra == pytest.approx(alone, abs=1e-12)
+    assert single is not None
+    assert extra == pytest.approx(single, abs=1e-12)
 
 
 def draws(seed: int, size: int) -> Array:
@@ -145,9 +145,9 @@ def draws(seed: int, size: int) -> Array:
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_a_few_odd_units_leave_both_sides_open(number: int) -> None:
     """One rank of 6 among nine of 1.2: the interval ended at their mean, 1.68."""
-    odd = np.repeat([1.2, 6.0], [16 - number, number])[:, None]
-    for (mean,) in (bounded_means(odd, low=1.0, high=8.0), bootstrap.bootstrap_means(odd, share=False)):
-        (low, high), value = mean.ends, float(odd.mean())
+    units = np.repeat([1.2, 6.0], [16 - number, number])[:, None]
+    for (mean,) in (bounded_means(units, low=1.0, high=8.0), bootstrap.bootstrap_means(units, share=False)):
+        (low, high), value = mean.ends, float(units.mean())
         assert low < value - 0.2
         assert high > value + 0.5
 
@@ -155,7 +155,7 @@ def test_a_few_odd_units_leave_both_sides_open(number: int) -> None:
 def test_rare_units_away_from_the_ends_are_covered() -> None:
     """Resamples that drew none of them were left out, and 62 % of such intervals held the truth."""
     drawn = np.random.default_rng(0).binomial(1, 0.15, (200, 12, 1))
-    means = [bootstrap.bootstrap_means(odd, share=False, resampling=QUICK)[0] for odd in drawn if np.ptp(odd)]
+    means = [bootstrap.bootstrap_means(units, share=False, resampling=QUICK)[0] for units in drawn if np.ptp(units)]
     assert np.mean([mean.ends[0] <= 0.15 <= mean.ends[1] for mean in means]) > 0.9
 
 

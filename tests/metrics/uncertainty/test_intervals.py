@@ -60,8 +60,8 @@ def test_a_side_without_an_interval_only_shifts_and_two_of_them_differ_by_a_fact
 
 def test_correlation_narrows_a_difference_down_to_nothing() -> None:
     first, last = Estimate(value=0.3, low=0.2, high=0.4), Estimate(value=0.5, low=0.4, high=0.6)
-    apart, together = intervals.difference_of(first, last), intervals.difference_of(first, last, correlation=0.9)
-    assert together.high - together.low < 0.5 * (apart.high - apart.low)
+    independent, together = intervals.difference_of(first, last), intervals.difference_of(first, last, correlation=0.9)
+    assert together.high - together.low < 0.5 * (independent.high - independent.low)
     assert intervals.difference_of(first, last, correlation=1.0).ends == pytest.approx((0.2, 0.2))
 
 
@@ -99,7 +99,7 @@ def test_intervals_of_a_relative_gap_hold_their_truth() -> None:
     held = []
     for _ in range(60):
         passed = rng.binomial(4, rng.beta(0.5, 0.5, 100))
-        table = table_of([(1, f"p{at:02}", 4, number) for at, number in enumerate(passed.tolist())])
+        table = table_of([(1, f"p{index:02}", 4, number) for index, number in enumerate(passed.tolist())])
         relative = estimate_degeneracies([table], resampling=intervals.Resampling(num_resamples=200))[0].relative_gap
         held.append(relative.low <= 2 * 35 / 128 / 0.125 - 1 <= relative.high)
     assert np.mean(held) > 0.85
@@ -145,8 +145,8 @@ def test_the_variances_of_strata_add_up() -> None:
 
 
 def test_what_hangs_on_one_unit_or_has_too_few_is_undefined() -> None:
-    alone = intervals.jackknife(1.5, [[1.0, 1.1, np.nan, 1.2]], low=1.0, high=4.0)
-    assert alone.undefined == "it hangs on a single unit, without which it does not exist"
+    single = intervals.jackknife(1.5, [[1.0, 1.1, np.nan, 1.2]], low=1.0, high=4.0)
+    assert single.undefined == "it hangs on a single unit, without which it does not exist"
     assert (
         intervals.jackknife(1.5, [[1.0, 1.0]], low=1.0, high=2.0).undefined == "leaving one of 2 out leaves too little"
     )
@@ -158,8 +158,8 @@ def ranks(rows: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("uneven", "least"), [(False, 0.92), (True, 0.85)])
-def test_it_covers_the_mean_rank_of_rows_that_were_not_drawn(uneven: bool, least: float) -> None:
+@pytest.mark.parametrize(("uneven", "lower"), [(False, 0.92), (True, 0.85)])
+def test_it_covers_the_mean_rank_of_rows_that_were_not_drawn(uneven: bool, lower: float) -> None:
     """Two groups of 8 rows with a common direction, of like norms and of norms that differ by orders of magnitude."""
     rng = np.random.default_rng(2)
 
@@ -170,11 +170,11 @@ def test_it_covers_the_mean_rank_of_rows_that_were_not_drawn(uneven: bool, least
     truth, rows = float(ranks(draw(5000)).mean()), draw(300)
     left_out = np.stack([ranks(np.delete(rows, index, axis=2)) for index in range(8)], axis=-1)
     inside = 0
-    for mine, without in zip(ranks(rows), left_out, strict=True):
-        of_mean = [(mine.sum() - mine[index] + without[index]) / 2 for index in range(2)]
-        estimate = intervals.jackknife(float(mine.mean()), of_mean, low=1.0, high=8.0)
+    for mine, replicates in zip(ranks(rows), left_out, strict=True):
+        means_without = [(mine.sum() - mine[index] + replicates[index]) / 2 for index in range(2)]
+        estimate = intervals.jackknife(float(mine.mean()), means_without, low=1.0, high=8.0)
         inside += (estimate.low or 0.0) <= truth <= (estimate.high or 0.0)
-    assert inside / 300 >= least
+    assert inside / 300 >= lower
 
 
 def test_of_one_sample_alone_the_crossed_interval_is_students() -> None:

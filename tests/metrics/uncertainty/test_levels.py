@@ -21,7 +21,7 @@ from tests.metrics.uncertainty.test_steps import persistent
         (np.where(np.arange(60) < 44, 1.0, 0.0), 2.0, -1),
     ],
 )
-def test_where_a_course_ends_on_another_level(values: np.ndarray, factor: float, side: int | None) -> None:
+def test_where_a_series_ends_on_another_level(values: np.ndarray, factor: float, side: int | None) -> None:
     change = late_change(dict(enumerate(values.tolist(), start=1)), factor=factor)
     assert (None if change is None else change.side) == side
     assert change is None or (change.since, change.until) == (49, 60)
@@ -36,17 +36,17 @@ def test_a_collapse_just_before_the_end(num_late: int, level: float, since: int 
 @pytest.mark.parametrize(("end", "is_told"), [(0.45, True), (0.6, False), (2.2, True)])
 def test_a_level_that_halves_or_doubles_early_and_stays(end: float, is_told: bool) -> None:
     """An entropy that fell from 1.2 to 0.5 within the first 40 of 100 steps was "fine"."""
-    course = 1.0 + (end - 1.0) * np.clip((np.arange(100) - 15) / 25, 0, 1)
-    change = level_change(dict(enumerate(course.tolist(), start=1)))
+    series = 1.0 + (end - 1.0) * np.clip((np.arange(100) - 15) / 25, 0, 1)
+    change = level_change(dict(enumerate(series.tolist(), start=1)))
     assert (change is not None and (change.before_until, change.since) == (10, 81)) == is_told
 
 
 @pytest.mark.slow
 def test_the_level_of_correlated_steps_seldom_doubles_by_chance() -> None:
     rng = np.random.default_rng(0)
-    courses = [dict(enumerate(np.exp(0.3 * 0.6 * persistent(rng, 60, 0.8)).tolist())) for _ in range(200)]
-    assert sum(late_change(course, factor=2.0) is not None for course in courses) <= 4
-    assert sum(level_change(course) is not None for course in courses) <= 10
+    many_series = [dict(enumerate(np.exp(0.3 * 0.6 * persistent(rng, 60, 0.8)).tolist())) for _ in range(200)]
+    assert sum(late_change(series, factor=2.0) is not None for series in many_series) <= 4
+    assert sum(level_change(series) is not None for series in many_series) <= 10
 
 
 JUMPS = np.where(np.arange(60) < 15, 1.0, 12.0)
@@ -71,7 +71,7 @@ JUMPS = np.where(np.arange(60) < 15, 1.0, 12.0)
         (np.where(np.arange(60) == 3, np.nan, JUMPS), 16),
     ],
 )
-def test_where_a_course_jumps(values: np.ndarray, step: int | None) -> None:
+def test_where_a_series_jumps(values: np.ndarray, step: int | None) -> None:
     rise = jump(dict(enumerate(values.tolist(), start=1)), factor=10.0)
     assert (rise and rise.step) == step
 
@@ -79,8 +79,8 @@ def test_where_a_course_jumps(values: np.ndarray, step: int | None) -> None:
 @pytest.mark.parametrize(("factor", "spread"), [(3.0, 0.3), (10.0, 0.8)])
 def test_steps_that_resemble_their_neighbors_seldom_jump(factor: float, spread: float) -> None:
     rng = np.random.default_rng(0)
-    courses = [np.exp(spread * 0.6 * persistent(rng, 100, 0.8)) for _ in range(200)]
-    assert sum(jump(dict(enumerate(course.tolist())), factor=factor) is not None for course in courses) <= 8
+    many_series = [np.exp(spread * 0.6 * persistent(rng, 100, 0.8)) for _ in range(200)]
+    assert sum(jump(dict(enumerate(series.tolist())), factor=factor) is not None for series in many_series) <= 8
 
 
 @pytest.mark.parametrize("num_steps", [20, 60, 200])
@@ -88,15 +88,15 @@ def test_a_jump_by_three_is_seen_in_noise(num_steps: int) -> None:
     """By the range of five steps on either side half of them were not."""
     rng = np.random.default_rng(num_steps)
     jumps = [np.exp(0.15 * rng.normal(size=num_steps)) * (1 + 2 * (np.arange(num_steps) >= 8)) for _ in range(60)]
-    assert sum(jump(dict(enumerate(course.tolist())), factor=3.0) is not None for course in jumps) >= 50
+    assert sum(jump(dict(enumerate(series.tolist())), factor=3.0) is not None for series in jumps) >= 50
 
 
 @pytest.mark.parametrize(("share_low", "low"), [(0.2, 0.05), (0.3, 0.1), (0.45, 0.02)])
-def test_medians_of_a_course_with_two_levels_in_turns_are_no_jump(share_low: float, low: float) -> None:
-    """As of norms where every third step has no live group, of which half the courses were said to jump."""
+def test_medians_of_a_series_with_two_levels_in_turns_are_no_jump(share_low: float, low: float) -> None:
+    """As of norms where every third step has no live group, of which half the series were said to jump."""
     rng = np.random.default_rng(0)
-    courses = np.exp(0.6 * rng.normal(size=(60, 200))) * np.where(rng.random((60, 200)) < share_low, low, 1.0)
-    assert sum(jump(dict(enumerate(course.tolist())), factor=3.0) is not None for course in courses) <= 3
+    many_series = np.exp(0.6 * rng.normal(size=(60, 200))) * np.where(rng.random((60, 200)) < share_low, low, 1.0)
+    assert sum(jump(dict(enumerate(series.tolist())), factor=3.0) is not None for series in many_series) <= 3
 
 
 def test_a_drop_needs_finite_numbers_and_lasts() -> None:

@@ -53,15 +53,15 @@ def test_twenty_pairs_are_exact() -> None:
 
 @pytest.mark.parametrize(("number", "level"), [(10, 0.05), (20, 0.05 / 18), (12, 0.05 / 3)])
 def test_the_least_detectable_mean_has_the_power_of_the_t_test(number: int, level: float) -> None:
-    least = paired.least_detectable_mean(number, level, 0.8)
+    mean = paired.least_detectable_mean(number, level, 0.8)
     cut = stats.t.ppf(1 - level / 2, number - 1)
-    assert stats.nct(number - 1, least * number**0.5).sf(cut) == pytest.approx(0.8, abs=1e-6)
+    assert stats.nct(number - 1, mean * number**0.5).sf(cut) == pytest.approx(0.8, abs=1e-6)
 
 
 def test_signs_that_must_all_agree_ask_for_more() -> None:
-    least = paired.least_detectable_mean(8, 2 / 2**8, 0.8)
-    assert stats.norm.cdf(least) ** 8 == pytest.approx(0.8)
-    assert least > paired.least_detectable_mean(8, 4 / 2**8, 0.8)
+    mean = paired.least_detectable_mean(8, 2 / 2**8, 0.8)
+    assert stats.norm.cdf(mean) ** 8 == pytest.approx(0.8)
+    assert mean > paired.least_detectable_mean(8, 4 / 2**8, 0.8)
 
 
 def test_holm_by_hand() -> None:
@@ -81,7 +81,7 @@ def test_holm_never_lowers_and_keeps_the_order(p_values: list[float]) -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8))
 def test_the_interval_of_a_share_stays_a_share(values: list[float]) -> None:
-    mean = paired.student_mean(values, within=(0.0, 1.0))
+    mean = paired.student_mean(values, bounds=(0.0, 1.0))
     assert mean.value == pytest.approx(np.mean(values))
     if mean.interval is not None:
         assert 0.0 <= mean.low <= mean.value <= mean.high <= 1.0
@@ -89,15 +89,15 @@ def test_the_interval_of_a_share_stays_a_share(values: list[float]) -> None:
 
 def test_an_interval_in_the_middle_of_its_range_is_nearly_students() -> None:
     values = [0.49, 0.5, 0.5, 0.52]
-    assert paired.student_mean(values, within=(0.0, 1.0)).interval == pytest.approx(
+    assert paired.student_mean(values, bounds=(0.0, 1.0)).interval == pytest.approx(
         paired.student_mean(values).interval, abs=1e-3
     )
-    assert paired.student_mean([2 * value for value in values], within=(0.0, 2.0)).high == pytest.approx(
-        2 * paired.student_mean(values, within=(0.0, 1.0)).high
+    assert paired.student_mean([2 * value for value in values], bounds=(0.0, 2.0)).high == pytest.approx(
+        2 * paired.student_mean(values, bounds=(0.0, 1.0)).high
     )
-    assert paired.student_mean([0.1, 0.2, 2.0], within=(0.0, np.inf)).low == 0.0  # a range with one end cuts
+    assert paired.student_mean([0.1, 0.2, 2.0], bounds=(0.0, np.inf)).low == 0.0  # a range with one end cuts
     with pytest.raises(ValueError, match=r"a value lies outside \[0, 1\]"):
-        paired.student_mean([0.5, 1.2], within=(0.0, 1.0))
+        paired.student_mean([0.5, 1.2], bounds=(0.0, 1.0))
 
 
 def test_the_interval_of_a_share_near_its_end_covers() -> None:
@@ -106,7 +106,7 @@ def test_the_interval_of_a_share_near_its_end_covers() -> None:
     held = [
         mean.ends[0] <= 0.95 <= mean.ends[1]
         for runs in rng.binomial(64, rng.beta(28, 28 / 19, (500, 5))) / 64
-        if (mean := paired.student_mean(runs, within=(0.0, 1.0))).interval
+        if (mean := paired.student_mean(runs, bounds=(0.0, 1.0))).interval
     ]
     assert np.mean(held) >= 0.94
 
@@ -116,8 +116,8 @@ def test_flips_have_the_p_values_of_scipys_and_a_margin_is_taken_off_each_pair(n
     values = np.random.default_rng(num_pairs).normal(0.3, 1, num_pairs)
     found = {"greater": paired.rise_by_flips(values, 0.0), "two-sided": paired.sign_flip_p_value(values)}
     for side, p_value in found.items():
-        how = {"permutation_type": "samples", "n_resamples": 20_000, "rng": 0}
-        expected = stats.permutation_test((values,), np.mean, alternative=side, **how)
+        options = {"permutation_type": "samples", "n_resamples": 20_000, "rng": 0}
+        expected = stats.permutation_test((values,), np.mean, alternative=side, **options)
         assert p_value == pytest.approx(expected.pvalue, abs=0.01)
     assert paired.sign_flip_p_value(values) == found["two-sided"]
     assert paired.rise_by_flips(values, 0.4) == paired.rise_by_flips(values - 0.4, 0.0)

@@ -24,8 +24,8 @@ from gradscope.metrics.uncertainty.steps import (
 
 def persistent(rng: np.random.Generator, num_steps: int, correlation: float) -> np.ndarray:
     values = rng.normal(size=num_steps + 200)
-    for at in range(1, len(values)):
-        values[at] += correlation * values[at - 1]
+    for index in range(1, len(values)):
+        values[index] += correlation * values[index - 1]
     return values[200:]
 
 
@@ -33,12 +33,12 @@ def persistent(rng: np.random.Generator, num_steps: int, correlation: float) -> 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
 def test_two_stretches_of_one_process_seldom_differ_beyond_their_intervals(correlation: float) -> None:
     rng = np.random.default_rng(1)
-    apart = 0
+    num_apart = 0
     for _ in range(150):
-        a, b = (mean_of_steps(course[-20:]) for course in persistent(rng, 200, correlation).reshape(2, 100))
+        a, b = (mean_of_steps(series[-20:]) for series in persistent(rng, 200, correlation).reshape(2, 100))
         reach = np.hypot(a.ends[1] - (a.value or 0.0), b.ends[1] - (b.value or 0.0))
-        apart += abs((a.value or 0.0) - (b.value or 0.0)) > reach
-    assert apart <= 0.05 * 150
+        num_apart += abs((a.value or 0.0) - (b.value or 0.0)) > reach
+    assert num_apart <= 0.05 * 150
 
 
 def test_of_uncorrelated_steps_the_interval_is_not_far_from_students() -> None:
@@ -52,7 +52,7 @@ def test_a_drift_below_noise_widens_the_interval_of_a_mean(num_steps: int) -> No
     rng = np.random.default_rng(3)
     noise = rng.normal(size=num_steps)
     still, moved = (
-        mean_of_steps(course) for course in (noise, noise + np.repeat(rng.normal(size=10), num_steps // 10))
+        mean_of_steps(series) for series in (noise, noise + np.repeat(rng.normal(size=10), num_steps // 10))
     )
     assert moved.ends[1] - moved.ends[0] > 1.5 * (still.ends[1] - still.ends[0])
     assert moved.num_units < still.num_units
@@ -66,20 +66,20 @@ def test_few_steps_have_no_interval_and_equal_ones_an_empty_one() -> None:
 
 @pytest.mark.parametrize(("correlation", "worth"), [(0.0, 1.0), (0.5, 1 / 3), (0.8, 1 / 9)])
 def test_correlated_steps_are_worth_fewer(correlation: float, worth: float) -> None:
-    course = persistent(np.random.default_rng(4), 4000, correlation)
-    assert independent_steps(course) / 4000 == pytest.approx(worth, rel=0.2)
+    series = persistent(np.random.default_rng(4), 4000, correlation)
+    assert independent_steps(series) / 4000 == pytest.approx(worth, rel=0.2)
 
 
 def test_deviations_from_a_line_are_more_correlated_than_they_look() -> None:
-    course = persistent(np.random.default_rng(5), 40, 0.4)
-    assert independent_steps(course, num_fitted=2) < independent_steps(course)
+    series = persistent(np.random.default_rng(5), 40, 0.4)
+    assert independent_steps(series, num_fitted=2) < independent_steps(series)
 
 
 def test_a_slow_drift_under_noise_seldom_passes_for_a_trend_and_a_learning_curve_does() -> None:
     rng, steps = np.random.default_rng(6), np.arange(600)
-    courses = [0.3 * persistent(rng, 600, 0.95) + rng.normal(size=600) for _ in range(60)]
-    assert sum(trend(steps, course).side_of_zero != 0 for course in courses) <= 6  # 25 by single steps alone
-    assert sum(mean_of_steps(course).side_of_zero != 0 for course in courses) <= 4  # 8 by these
+    many_series = [0.3 * persistent(rng, 600, 0.95) + rng.normal(size=600) for _ in range(60)]
+    assert sum(trend(steps, series).side_of_zero != 0 for series in many_series) <= 6  # 25 by single steps alone
+    assert sum(mean_of_steps(series).side_of_zero != 0 for series in many_series) <= 4  # 8 by these
     curves = [6 * (1 - np.exp(-steps / 200)) + persistent(rng, 600, 0.5) for _ in range(10)]
     assert all(trend(steps, curve).side_of_zero == 1 for curve in curves)
     assert trend(np.repeat([1, 2, 10**6], 40), rng.normal(size=120)).side_of_zero == 0  # and no warning
@@ -108,7 +108,7 @@ def test_large_steps_cost_no_digits() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("num_steps", [20, 150])
 def test_a_slow_drift_is_seldom_a_trend_and_a_learning_curve_is_one(num_steps: int) -> None:
-    """Noise on a drift twice as large, correlated by 0.95: 16 to 35 % of 150 courses had a trend; 10 % may."""
+    """Noise on a drift twice as large, correlated by 0.95: 16 to 35 % of 150 series had a trend; 10 % may."""
     rng, steps = np.random.default_rng(num_steps), np.arange(num_steps)
     drifts = [persistent(rng, num_steps, 0.95) * 0.62 + rng.normal(size=num_steps) for _ in range(150)]
     assert sum(trend(steps, drift).side_of_zero != 0 for drift in drifts) <= 15
@@ -130,7 +130,7 @@ def test_a_random_walk_is_seldom_a_trend(num_steps: int, noise: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("length", "correlation"), [(5, 0.5), (5, 0.9), (12, 0.9), (30, 0.0), (40, 0.9)])
 def test_a_trend_of_noise_that_persists_is_seldom_taken_for_one(correlation: float, length: int) -> None:
-    """Student's interval takes a fifth to a half of such courses for a trend; at most 5 % are here."""
+    """Student's interval takes a fifth to a half of such series for a trend; at most 5 % are here."""
     rng = np.random.default_rng(length)
     ends = [trend(np.arange(length), persistent(rng, length, correlation)).ends for _ in range(200)]
     assert np.mean([not low <= 0 <= high for low, high in ends]) < 0.075
@@ -242,16 +242,16 @@ def test_a_spike_stands_out_where_half_of_the_steps_have_the_same_number(usual: 
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_spike_stands_out_from_a_course_that_rises_or_falls(sign: int) -> None:
+def test_a_spike_stands_out_from_a_series_that_rises_or_falls(sign: int) -> None:
     noise = np.random.default_rng(0).normal(size=60)
-    courses = [np.exp(-3 * np.linspace(0, 1, 60) * sign + 0.1 * noise), sign * np.linspace(-3, 3, 60) + 0.1 * noise]
-    for course, spike in zip(courses, (3 * courses[0][41], courses[1][41] + 1.2), strict=True):
-        values = dict(enumerate(course.tolist()))
+    many_series = [np.exp(-3 * np.linspace(0, 1, 60) * sign + 0.1 * noise), sign * np.linspace(-3, 3, 60) + 0.1 * noise]
+    for series, spike in zip(many_series, (3 * many_series[0][41], many_series[1][41] + 1.2), strict=True):
+        values = dict(enumerate(series.tolist()))
         assert not deviation_in(values, most_deviating(values) or 0, 60).is_unusual
         assert most_deviating(values | {41: spike}) == 41
         deviation = deviation_in(values | {41: spike}, 41, 60)
         assert deviation.is_unusual
-        assert deviation.typical == pytest.approx(course[41], rel=0.3, abs=0.3)
+        assert deviation.typical == pytest.approx(series[41], rel=0.3, abs=0.3)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_one_run_in_twenty_has_a_step_that_stands_out_by_chance(num_steps: int) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "num_steps"), [("student 3", 20), ("power 4", 60), ("student 3", 200)])
-def test_a_heavy_tail_is_no_spike_and_ten_times_a_tight_course_is(family: str, num_steps: int) -> None:
+def test_a_heavy_tail_is_no_spike_and_ten_times_a_tight_series_is(family: str, num_steps: int) -> None:
     """Of 60 steps 29 to 90 % of such runs had a step that stands out."""
     rng, alarms, detected = np.random.default_rng(num_steps), 0, 0
     name, degrees = family.split()
@@ -303,7 +303,7 @@ def test_a_heavy_tail_is_no_spike_and_ten_times_a_tight_course_is(family: str, n
 
 
 @pytest.mark.parametrize(("times", "is_unusual"), [(1.06, False), (1.4, True)])
-def test_a_smooth_course_has_no_spike_of_a_few_percent(times: float, is_unusual: bool) -> None:
+def test_a_smooth_series_has_no_spike_of_a_few_percent(times: float, is_unusual: bool) -> None:
     values = {step: 0.03 * (1.0 + 0.001 * (step % 7)) for step in range(200)} | {100: 0.03 * times}
     assert deviation_in(values, 100, 200).is_unusual == is_unusual
 
@@ -329,9 +329,9 @@ def test_the_most_deviating_step_is_that_of_a_walk_over_all(seed: int) -> None:
         smallest = min(value for value in values.values() if value > 0)
         values = {step: value or smallest for step, value in values.items()}
     for step, first in deviations.items():  # the neighbors by a sort of all steps
-        rest = [at for at, value in values.items() if at != step and math.isfinite(value)]
-        nearest = sorted(rest, key=lambda at: (abs(at - step), at))[:NUM_NEIGHBORS]
-        assert not isinstance(first, Deviation) or first.typical == np.median([values[at] for at in nearest])
+        rest = [other for other, value in values.items() if other != step and math.isfinite(value)]
+        nearest = sorted(rest, key=lambda other: (abs(other - step), other))[:NUM_NEIGHBORS]
+        assert not isinstance(first, Deviation) or first.typical == np.median([values[other] for other in nearest])
 
 
 def test_steps_but_for_one_far_apart_have_a_trend() -> None:
