@@ -227,7 +227,7 @@ def _token_rows(setting: Setting, shape: str, trained: str, **options: Any) -> I
     prepared = prepared_step(setting, setting.policy(shape, trained), 8, 300)
     step = measure_step(prepared)
     most = setting.size(128)
-    work = partial(measure_tokens, prepared, step, most=most, **options)
+    work = partial(measure_tokens, prepared, step, max_tokens=most, **options)
     peak = setting.peak(work)
     plain = min(setting.seconds(plain_pass(prepared)))
     yield Row([setting.once(work)], plain, peak=peak, note=f"{most} tokens a group, checked")

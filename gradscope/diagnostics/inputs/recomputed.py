@@ -229,7 +229,7 @@ class Recomputer:
         if randomness is not None and (self._run.trained_by_trl or self._logged(step) is None):
             raise randomness
         evaluated = [] if randomness is None else [_EVALUATED]
-        stated = Assumption.of(base.policy)
+        stated = Assumption.from_policy(base.policy)
         start = self._fitted or stated
         alone = self._norm_alone(under(base, start))
         if alone is not None:

@@ -86,7 +86,7 @@ def weigh_step(
     masks: dict[_Label, NDArray[np.bool_]] = {("cell", cell): mask for cell, mask in cells.items()}
     masks |= {("turn", turn): mask for turn, mask in turn_masks(tokens).items()}
     weightings = {label: np.where(mask, tokens.weights, 0.0) for label, mask in masks.items()}
-    weightings |= {("correction", name): values * tokens.plain for name, values in usable(factors).items()}
+    weightings |= {("correction", name): values * tokens.on_policy_weights for name, values in usable(factors).items()}
     weightings[ENTROPY, None] = np.full(len(tokens.groups), 1.0 / len(tokens.groups))
     labels = tuple(weightings)
     of_entropy = np.array([kind == ENTROPY for kind, _ in labels])

@@ -277,7 +277,7 @@ def spike_parts(
     tensors = measure_tensor_norms(prepared)
     order = np.argsort(-np.abs(projection_shares(matrix)), kind="stable").tolist()
     live = [index for index in order if matrix[index].any()]
-    return tensors, measure_rollout_tokens(prepared, gram, live, most=most_tokens) if most_tokens else ()
+    return tensors, measure_rollout_tokens(prepared, gram, live, max_tokens=most_tokens) if most_tokens else ()
 
 
 MAX_SHARE_REMOVED = 0.25

@@ -54,7 +54,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     bound: float  # the second bound on the ratio
     correction: torch.Tensor | None
     """Ratio of the trainer to the engine that sampled, already clipped, [T] or [1]; None without a correction."""
-    of: LossParameters
+    parameters: LossParameters
 
 
 Average = Callable[[Sequence[int], LossParameters, int], list[float]]
@@ -71,7 +71,7 @@ class Loss(Struct, frozen=True, kw_only=True):
     """Whether tokens are averaged within micro-batches, so that it matters which completions shared one."""
     by_all_tokens: bool = False
     """Whether it divides by the tokens of the generation batch as TRL counts them, which changed with its version."""
-    entropy_alike: bool = False
+    averages_entropy: bool = False
     """Whether the entropy bonus is averaged as the terms are; else it is a mean over the tokens that it acts on."""
     corrects_itself: bool = False
     """Whether the formula has the correction for the sampler inside; else it multiplies the term."""
@@ -94,26 +94,26 @@ def _clipped_product(terms: Terms) -> torch.Tensor:
 
 def truncated_ratio(terms: Terms) -> torch.Tensor:
     """CISPO: log pi weighed by the ratio, held below a bound and out of the derivative."""
-    return -terms.ratio.clamp(max=terms.of.epsilon_high).detach() * terms.advantages * terms.logprobs
+    return -terms.ratio.clamp(max=terms.parameters.epsilon_high).detach() * terms.advantages * terms.logprobs
 
 
 def soft_gate(terms: Terms) -> torch.Tensor:
     """SAPO: a sigmoid of the ratio instead of the clip."""
-    positive, negative = terms.of.sapo_temperature_pos, terms.of.sapo_temperature_neg
+    positive, negative = terms.parameters.sapo_temperature_pos, terms.parameters.sapo_temperature_neg
     steepness = torch.where(terms.advantages > 0, positive, negative)
     return -torch.sigmoid(steepness * (terms.ratio - 1)) * 4 / steepness * terms.advantages
 
 
 def _gamma_weighted(terms: Terms) -> torch.Tensor:
     """VESPO: log pi weighed by a gamma density of the sequence's ratio, out of the derivative."""
-    least, of = math.log(1e-8), terms.of
+    log_floor, parameters = math.log(1e-8), terms.parameters
     log_weight = (terms.log_ratio.clamp(-20.0, 20.0) * terms.counted).sum()
     if terms.correction is not None:
-        log_weight = log_weight + terms.correction.log().clamp(least, 20.0).sum()
-    log_weight = log_weight.clamp(least, 20.0)
+        log_weight = log_weight + terms.correction.log().clamp(log_floor, 20.0).sum()
+    log_weight = log_weight.clamp(log_floor, 20.0)
     rewarded = terms.advantages >= 0
-    power = torch.where(rewarded, of.vespo_k_pos, of.vespo_k_neg)
-    decay = torch.where(rewarded, of.vespo_lambda_pos, of.vespo_lambda_neg).clamp(min=1e-4)
+    power = torch.where(rewarded, parameters.vespo_k_pos, parameters.vespo_k_neg)
+    decay = torch.where(rewarded, parameters.vespo_lambda_pos, parameters.vespo_lambda_neg).clamp(min=1e-4)
     weight = torch.exp(decay + power * log_weight - decay * log_weight.exp())
     return -weight.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).detach() * terms.advantages * terms.logprobs
 
@@ -168,7 +168,7 @@ def _moved(terms: Terms) -> torch.Tensor:
 
 
 def _masked_ratio(terms: Terms, gone: torch.Tensor) -> torch.Tensor:
-    worth = terms.of.advantage_scale * terms.advantages * terms.log_ratio.exp()
+    worth = terms.parameters.advantage_scale * terms.advantages * terms.log_ratio.exp()
     return -worth.masked_fill(gone, 0.0)
 
 
@@ -176,63 +176,63 @@ def _held_ratio_of(terms: Terms) -> torch.Tensor:
     return terms.log_ratio.clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO).exp()
 
 
-def completions_alike(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
+def mean_per_completion(counts: Sequence[int], parameters: LossParameters, divisor: int) -> list[float]:
     """A mean over tokens, then over completions."""
     return [1.0 / (len(counts) * max(count, 1)) for count in counts]
 
 
-def tokens_alike(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
+def mean_per_token(counts: Sequence[int], parameters: LossParameters, divisor: int) -> list[float]:
     """A mean over all tokens of the update."""
     return [1.0 / max(divisor, 1)] * len(counts)
 
 
-def _constant_length(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
+def _constant_length(counts: Sequence[int], parameters: LossParameters, divisor: int) -> list[float]:
     """A sum over tokens divided by the limit on completions, then a mean over completions."""
-    if of.max_completion_length is None:
+    if parameters.max_completion_length is None:
         raise ValueError("dr_grpo divides by max_completion_length, which is not known")
-    return [1.0 / (len(counts) * of.max_completion_length)] * len(counts)
+    return [1.0 / (len(counts) * parameters.max_completion_length)] * len(counts)
 
 
-def summed_tokens(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
+def summed_tokens(counts: Sequence[int], parameters: LossParameters, divisor: int) -> list[float]:
     """A sum over tokens, then a mean over completions."""
     return [1.0 / len(counts)] * len(counts)
 
 
-def summed(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
+def summed(counts: Sequence[int], parameters: LossParameters, divisor: int) -> list[float]:
     """A sum over all tokens."""
     return [1.0] * len(counts)
 
 
-def by_factor(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
+def by_factor(counts: Sequence[int], parameters: LossParameters, divisor: int) -> list[float]:
     """A sum over tokens divided by a constant, then a mean over completions."""
-    if of.loss_scale_factor is None:
+    if parameters.loss_scale_factor is None:
         raise ValueError("the constant that sums over tokens are divided by is not known")
-    return [1.0 / (len(counts) * of.loss_scale_factor)] * len(counts)
+    return [1.0 / (len(counts) * parameters.loss_scale_factor)] * len(counts)
 
 
 def without_empty(average: Average) -> Average:
     """The same over the completions that have a token in the loss."""
 
-    def of_counted(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
-        weights = iter(average([count for count in counts if count], of, divisor))
+    def counted(counts: Sequence[int], parameters: LossParameters, divisor: int) -> list[float]:
+        weights = iter(average([count for count in counts if count], parameters, divisor))
         return [next(weights) if count else 0.0 for count in counts]
 
-    of_counted.__name__ = f"{average.__name__}_of_counted"
-    return of_counted
+    counted.__name__ = f"{average.__name__}_of_counted"
+    return counted
 
 
 LOSSES: Mapping[str, Loss] = {
-    "grpo": Loss(term=clipped, average=completions_alike),
-    "bnpo": Loss(term=clipped, average=tokens_alike, by_micro_batch=True),
+    "grpo": Loss(term=clipped, average=mean_per_completion),
+    "bnpo": Loss(term=clipped, average=mean_per_token, by_micro_batch=True),
     "dr_grpo": Loss(term=clipped, average=_constant_length),
-    "dapo": Loss(term=clipped, average=tokens_alike, by_all_tokens=True),
+    "dapo": Loss(term=clipped, average=mean_per_token, by_all_tokens=True),
     "luspo": Loss(term=clipped, average=summed_tokens),
-    "cispo": Loss(term=truncated_ratio, average=tokens_alike, by_all_tokens=True),
-    "sapo": Loss(term=soft_gate, average=completions_alike),
-    "vespo": Loss(term=_gamma_weighted, average=tokens_alike, by_all_tokens=True, corrects_itself=True),
+    "cispo": Loss(term=truncated_ratio, average=mean_per_token, by_all_tokens=True),
+    "sapo": Loss(term=soft_gate, average=mean_per_completion),
+    "vespo": Loss(term=_gamma_weighted, average=mean_per_token, by_all_tokens=True, corrects_itself=True),
 }
 """TRL's ``loss_type`` -> the loss."""
-RLOO = Loss(term=_clipped_product, average=completions_alike)  # of TRL's RLOOTrainer, since 0.22
+RLOO = Loss(term=_clipped_product, average=mean_per_completion)  # of TRL's RLOOTrainer, since 0.22
 
 
 Mode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
@@ -319,14 +319,14 @@ class Completion(Struct, frozen=True, kw_only=True):
     def to(self, like: torch.Tensor) -> Completion:
         """The same in the dtype and on the device of another tensor."""
         old, sampler, reference = (
-            None if each is None else sent(each, like) for each in (self.old, self.sampler, self.reference)
+            None if values is None else sent(values, like) for values in (self.old, self.sampler, self.reference)
         )
         return Completion(counted=sent(self.counted, like), old=old, sampler=sampler, reference=reference)
 
 
 def reward_slope(
     loss: Loss,
-    of: LossParameters,
+    parameters: LossParameters,
     completion: Completion,
     logprobs: torch.Tensor,
     weights: torch.Tensor,
@@ -351,8 +351,8 @@ def reward_slope(
     if advantages is None:
         advantages, (low, high, bound) = torch.ones_like(logprobs), _NO_CLIP
     else:
-        low, high = 1 - of.epsilon_low, 1 + of.epsilon_high
-        bound = float("inf") if of.delta is None else of.delta
+        low, high = 1 - parameters.epsilon_low, 1 + parameters.epsilon_high
+        bound = float("inf") if parameters.delta is None else parameters.delta
         if off_policy_threshold is not None:
             mask = _mask(completion, logprobs, advantages, off_policy_threshold)
 
@@ -361,14 +361,14 @@ def reward_slope(
         terms = Terms(
             logprobs=leaf,
             log_ratio=log_ratio,
-            ratio=_ratio(log_ratio, completion.counted, of),
+            ratio=_ratio(log_ratio, completion.counted, parameters),
             advantages=advantages,
             counted=completion.counted,
             low=low,
             high=high,
             bound=bound,
             correction=factor,
-            of=of,
+            parameters=parameters,
         )
         term = loss.term(terms)
         return term if factor is None or loss.corrects_itself else term * factor
@@ -377,7 +377,12 @@ def reward_slope(
 
 
 def kl_slope(
-    of: LossParameters, completion: Completion, logprobs: torch.Tensor, weights: torch.Tensor, *, corrected: bool
+    parameters: LossParameters,
+    completion: Completion,
+    logprobs: torch.Tensor,
+    weights: torch.Tensor,
+    *,
+    corrected: bool,
 ) -> torch.Tensor:
     """Derivative by log pi of the averaged KL term, whose estimator ``of`` names, [T].
 
@@ -388,13 +393,13 @@ def kl_slope(
     assert reference is not None, "a plan with kl rows has reference log-probabilities"
 
     def part(leaf: torch.Tensor) -> torch.Tensor:
-        (most_behind, most), behind = of.kl_bounds, reference - leaf
-        held = behind.clamp(-most_behind, most_behind)
-        term = KL_TERMS[of.kl_type](held)
+        (ratio_bound, term_bound), behind = parameters.kl_bounds, reference - leaf
+        held = behind.clamp(-ratio_bound, ratio_bound)
+        term = KL_TERMS[parameters.kl_type](held)
         if corrected:
-            ratio = _ratio(leaf - _old(completion, leaf), completion.counted, of)
+            ratio = _ratio(leaf - _old(completion, leaf), completion.counted, parameters)
             term = term * torch.where(held == behind, ratio, ratio.detach())
-        return term.clamp(-most, most)
+        return term.clamp(-term_bound, term_bound)
 
     return _derivative(lambda leaf: (weights * part(leaf)).sum(), logprobs)
 
@@ -408,20 +413,18 @@ def sent(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return tensor.to(like, non_blocking=tensor.device.type == "cpu")
 
 
-def factors_out(loss: Loss, of: LossParameters) -> bool:
+def factors_out(loss: Loss, parameters: LossParameters) -> bool:
     """Whether, while a batch is used once, the weights are those of a score vector times minus the advantage."""
     unit = torch.ones(2, dtype=torch.float64)
     completion, logprobs = Completion(counted=unit), torch.tensor([-1.0, -2.0], dtype=torch.float64)
-    score = reward_slope(loss, of, completion, logprobs, unit, None)
-    return all(
-        torch.allclose(reward_slope(loss, of, completion, logprobs, unit, sign * unit), sign * score, rtol=1e-12)
-        for sign in (1.0, -1.0)
-    )
+    score = reward_slope(loss, parameters, completion, logprobs, unit, None)
+    slopes = [(sign, reward_slope(loss, parameters, completion, logprobs, unit, sign * unit)) for sign in (1.0, -1.0)]
+    return all(torch.allclose(slope, sign * score, rtol=1e-12) for sign, slope in slopes)
 
 
-def _derivative(value: Callable[[torch.Tensor], torch.Tensor], at: torch.Tensor) -> torch.Tensor:
+def _derivative(value: Callable[[torch.Tensor], torch.Tensor], point: torch.Tensor) -> torch.Tensor:
     with torch.enable_grad():
-        leaf = at.detach().requires_grad_()
+        leaf = point.detach().requires_grad_()
         (slope,) = torch.autograd.grad(value(leaf), leaf)
     return slope
 
@@ -430,9 +433,9 @@ def _old(completion: Completion, logprobs: torch.Tensor) -> torch.Tensor:
     return logprobs.detach() if completion.old is None else completion.old
 
 
-def _ratio(log_ratio: torch.Tensor, counted: torch.Tensor, of: LossParameters) -> torch.Tensor:
+def _ratio(log_ratio: torch.Tensor, counted: torch.Tensor, parameters: LossParameters) -> torch.Tensor:
     """The importance ratio by token, [T], or the geometric mean of a sequence, [1]."""
-    if of.importance_sampling_level == "token":
+    if parameters.importance_sampling_level == "token":
         return log_ratio.exp()
     return ((log_ratio * counted).sum() / counted.sum().clamp(min=1.0)).exp().unsqueeze(0)
 

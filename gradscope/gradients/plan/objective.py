@@ -26,12 +26,12 @@ def reason_against(settings: TrainerSettings) -> Reason | None:
 
 def several_sequences(rollouts: Sequence[Rollout]) -> Reason | None:
     """Why rollouts that were trained on as several sequences are not recomputed; None where each is one in the loss."""
-    several = sum(any(any(tokens.mask) for tokens in rollout.earlier) for rollout in rollouts)
-    if not several:
+    number = sum(any(any(tokens.mask) for tokens in rollout.earlier) for rollout in rollouts)
+    if not number:
         return None
     return Reason(
         "several_sequences",
-        f"{several} of {len(rollouts)} rollouts were trained on as several sequences, and gradients are computed of "
+        f"{number} of {len(rollouts)} rollouts were trained on as several sequences, and gradients are computed of "
         "one sequence a rollout",
     )
 
@@ -50,7 +50,7 @@ def _obstacles(settings: TrainerSettings) -> Iterator[Reason]:
         ("rloo_k" in settings.values, "the arguments are those of RLOOTrainer before TRL 0.22, whose loss has no rule"),
         (level not in ("token", "sequence"), f"importance_sampling_level {level!r} has no rule here"),
     )
-    yield from _of_batches(settings)
+    yield from _batch_obstacles(settings)
     if get("neftune_noise_alpha"):
         yield Reason(
             "dropout",
@@ -62,10 +62,10 @@ def _obstacles(settings: TrainerSettings) -> Iterator[Reason]:
         yield Reason("loss_not_on_disk", "the loss was a fused Liger kernel")
     is_unknown = get("use_vllm") and mode not in get_args(Mode)
     yield from no_rule((is_unknown, f"vllm_importance_sampling_mode {mode!r} has no rule here"))
-    yield from _of_old_luspo(settings)
+    yield from _old_luspo_obstacles(settings)
 
 
-def _of_batches(settings: TrainerSettings) -> Iterator[Reason]:
+def _batch_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     """Settings whose effect depends on which rollouts shared a generation batch, an update or a micro-batch."""
     get = settings.get
     accumulation, per_generation = _steps(settings)
@@ -94,7 +94,7 @@ def _of_batches(settings: TrainerSettings) -> Iterator[Reason]:
             yield Reason("micro_batches_unknown", text, hint)
 
 
-def _of_old_luspo(settings: TrainerSettings) -> Iterator[Reason]:
+def _old_luspo_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     """Until 1.10 luspo averaged over the padded batch wherever its term was one a token."""
     get, version = settings.get, TrlVersion.parse(settings.get("trl_version"))
     if get("loss_type") != "luspo" or (version.is_known and not version.is_before(1, 10)):
@@ -132,8 +132,8 @@ _PARAMETERS = (
 
 
 _OTHER_AVERAGES = {
-    "a mean over all tokens of the update": losses.tokens_alike,
-    "a mean over tokens, then over completions": losses.completions_alike,
+    "a mean over all tokens of the update": losses.mean_per_token,
+    "a mean over tokens, then over completions": losses.mean_per_completion,
     "a sum over tokens, then a mean over completions": losses.summed_tokens,
 }
 
@@ -231,8 +231,8 @@ class Objective(LossParameters, frozen=True, kw_only=True):
         """
         if self.cannot is not None:
             return self.cannot
-        if (several := several_sequences(rollouts)) is not None:
-            return several
+        if (reason := several_sequences(rollouts)) is not None:
+            return reason
         if self.cannot_with_empty and any(rollout.mask is not None and not any(rollout.mask) for rollout in rollouts):
             return self.cannot_with_empty
         if self.num_rows is not None and len(rollouts) != self.num_rows:
@@ -299,10 +299,10 @@ class Objective(LossParameters, frozen=True, kw_only=True):
         counts = [sum(mask) for mask in masks]
         for name, average in _OTHER_AVERAGES.items():
             yield name, [average(counts, self, sum(counts))]
-        unlogged = orders if self.loss.average is losses.tokens_alike else ()
+        unlogged = orders if self.loss.average is losses.mean_per_token else ()
         for size in sizes:
-            each = [_by_micro_batch(counts, size, order) for order in (range(len(counts)), *unlogged)]
-            yield f"a mean over tokens within each micro-batch of {size}", each
+            weights = [_by_micro_batch(counts, size, order) for order in (range(len(counts)), *unlogged)]
+            yield f"a mean over tokens within each micro-batch of {size}", weights
 
 
 def _by_micro_batch(counts: Sequence[int], size: int, order: Sequence[int]) -> list[float]:

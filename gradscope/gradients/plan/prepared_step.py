@@ -56,10 +56,10 @@ def as_trained(policy: MeasuredPolicy, sequences: Sequence[TokenSequence]) -> tu
     pair = (replace(furthest, frame=None), furthest)
     with torch.no_grad():
         batches = [pad_batch([0], [sequence], policy.device) for sequence in pair]
-        ((alone,), (padded,)) = (completion_logprobs(policy.model, batch, 1.0) for batch in batches)
-    scale = max(1.0, float(alone.abs().max()))
-    is_alike = bool((alone - padded).abs().max() <= _SAME[policy.dtype] * scale)
-    return tuple(sequences) if is_alike else framed
+        ((unpadded,), (padded,)) = (completion_logprobs(policy.model, batch, 1.0) for batch in batches)
+    scale = max(1.0, float(unpadded.abs().max()))
+    is_same = bool((unpadded - padded).abs().max() <= _SAME[policy.dtype] * scale)
+    return tuple(sequences) if is_same else framed
 
 
 def scales_with_width(model: Any) -> bool:
@@ -102,7 +102,7 @@ def _padding_id_of(policy: MeasuredPolicy) -> int:
 #
 # A completion that ends neither with an end-of-sequence token nor with padding was cut. TRL takes the tokenizer's token
 # for the end of a sequence, and since 1.15 those of the model's generation configuration too.
-_WHERE = "Truncated completions leave the loss, and which were truncated cannot be told"
+_UNTOLD = "Truncated completions leave the loss, and which were truncated cannot be told"
 
 
 def _with_status(rollout: Rollout, policy: MeasuredPolicy, objective: Objective) -> Rollout:
@@ -111,20 +111,20 @@ def _with_status(rollout: Rollout, policy: MeasuredPolicy, objective: Objective)
         return rollout
     end, padding = (getattr(policy.tokenizer, name, None) for name in ("eos_token_id", "pad_token_id"))
     ends = frozenset() if end is None else frozenset({end, end if padding is None else padding})
-    more, last = declared_ends(policy.model), rollout.completion_ids[-1]
+    declared, last = declared_ends(policy.model), rollout.completion_ids[-1]
     if not ends:
         raise InputError(
-            f"{_WHERE}: no tokenizer with an end-of-sequence token was found.",
+            f"{_UNTOLD}: no tokenizer with an end-of-sequence token was found.",
             hint="Put tokenizer.json and tokenizer_config.json beside the weights.",
             cause="truncation_unknown",
         )
-    if last in more - ends and not objective.trl.is_known:
+    if last in declared - ends and not objective.trl.is_known:
         raise InputError(
-            f"{_WHERE}: whether token {last} ends a completion depends on TRL's version, which is not known.",
+            f"{_UNTOLD}: whether token {last} ends a completion depends on TRL's version, which is not known.",
             hint=VERSION_HINT,
             cause="settings_unknown",
         )
-    complete = last in (ends if objective.trl.is_before(1, 15) else ends | more)
+    complete = last in (ends if objective.trl.is_before(1, 15) else ends | declared)
     return replace(rollout, status="completed" if complete else "truncated")
 
 
@@ -149,10 +149,10 @@ class PreparedStep(Struct, frozen=True, kw_only=True):
 
     def batches(self, rows: Sequence[int], batch_tokens: int) -> list[PaddedBatch]:
         """Some rows of the plan, by index, each in one batch of at most ``batch_tokens`` padded tokens."""
-        of_all = self.plan.lengths
+        lengths = self.plan.lengths
         # on a GPU pending parts move to the CPU, and several processes gather all weights for each batch
         cost = BATCH_COST if self.policy.device.type == "cpu" and num_connected() == 1 else None
-        parts = split_rows([of_all[row] for row in rows], batch_tokens, cost)
+        parts = split_rows([lengths[row] for row in rows], batch_tokens, cost)
         return [self.batch([rows[i] for i in part]) for part in parts]
 
     def batch(self, rows: Sequence[int]) -> PaddedBatch:
@@ -160,7 +160,7 @@ class PreparedStep(Struct, frozen=True, kw_only=True):
         sequences = [self.plan.sequences[self.plan.rows[row].sequence] for row in rows]
         return pad_batch(rows, sequences, self.policy.device)
 
-    def batch_apart(self, rows: Sequence[int]) -> PaddedBatch:
+    def check_batch(self, rows: Sequence[int]) -> PaddedBatch:
         """Some rows of the plan, by index, in a batch that no engine forms: shortest first, in a length that none has.
 
         A model whose rows depend on other rows or on padding gives another result for it alone. Rows in a
@@ -170,8 +170,7 @@ class PreparedStep(Struct, frozen=True, kw_only=True):
         order = sorted(rows, key=lambda row: (lengths[row], -row))
         if self.plan.sequences[0].frame is not None:
             return self.batch(order)
-        needed = lengths[order[-1]]
-        length = next(needed + more for more in count(1) if needed + more not in lengths)
+        length = next(length for length in count(lengths[order[-1]] + 1) if length not in lengths)
         sequences = [self.plan.sequences[self.plan.rows[row].sequence] for row in order]
         return pad_batch(order, sequences, self.policy.device, length=length)
 
@@ -234,16 +233,16 @@ def prepare_step(
         )
     budget = budget or TokenBudget(first_batch_tokens(policy))
     sequences = sequences_of(policy, groups, objective)
-    each = partial(_each, device=policy.device, sequences=sequences, objective=objective, budget=budget)
+    run = partial(_run_all, device=policy.device, sequences=sequences, objective=objective, budget=budget)
     reference = None
     if objective.has_reference:
         with policy.as_reference() as model:
-            reference = each(model, completion_logprobs)
+            reference = run(model, completion_logprobs)
     is_masked = objective.top_entropy_quantile < 1.0
     passes = ForwardPasses(
         reference=reference,
         old=old if objective.importance_ratio else None,
-        entropies=each(policy.model, completion_entropies) if is_masked else None,
+        entropies=run(policy.model, completion_entropies) if is_masked else None,
     )
     plan = plan_rows(sequences, rollouts, objective, passes)
     return PreparedStep(step=steps[0], groups=tuple(groups), policy=policy, plan=plan, budget=budget)
@@ -272,14 +271,14 @@ def step_logprobs(
 ) -> list[torch.Tensor]:
     """Log-probabilities of a step's completions under some weights, [R][T], or [R][2 T] with entropies behind them."""
     sequences, look = sequences_of(policy, groups, objective), partial(completion_logprobs, entropies=entropies)
-    return _each(policy.model, look, device=policy.device, sequences=sequences, objective=objective, budget=budget)
+    return _run_all(policy.model, look, device=policy.device, sequences=sequences, objective=objective, budget=budget)
 
 
 def _rollouts(groups: Sequence[RolloutGroup]) -> list[Rollout]:
     return [rollout for group in groups for rollout in group.rollouts]
 
 
-def _each(
+def _run_all(
     model: Any,
     look: Callable[[Any, PaddedBatch, float], list[torch.Tensor]],
     *,

@@ -108,10 +108,10 @@ class RowPlan(Struct, frozen=True, kw_only=True):
             weights = sent(self.kl_weights[row.sequence], logprobs)
             return kl_slope(objective, completion, logprobs, weights, corrected=objective.use_bias_correction_kl)
         weights, is_score = sent(self.weights[row.sequence], logprobs), row.channel == "score"
-        of, advantages = self.sequences[row.sequence], None if is_score else self.advantages[row.sequence]
+        sequence, advantages = self.sequences[row.sequence], None if is_score else self.advantages[row.sequence]
         if advantages is None and not is_score:
             raise InputError(
-                f"Rollout {of.sample} of group {of.group_id} has no logged advantage.",
+                f"Rollout {sequence.sample} of group {sequence.group_id} has no logged advantage.",
                 hint="Name a formulation to compute advantages from rewards.",
             )
         advantages = None if advantages is None else sent(advantages, logprobs)
@@ -146,34 +146,34 @@ def plan_rows(
         raise ValueError("a loss with a KL term needs the reference policy's log-probabilities")
     if objective.top_entropy_quantile < 1.0 and passes.entropies is None:
         raise ValueError("a loss that masks tokens by their entropy needs their entropies")
-    masks = [objective.counted(rollout, of.mask) for rollout, of in zip(rollouts, sequences, strict=True)]
+    masks = [objective.counted(rollout, sequence.mask) for rollout, sequence in zip(rollouts, sequences, strict=True)]
     counted = [torch.tensor(mask, dtype=torch.float64) for mask in masks]
-    before_truncation = [of.mask for of in sequences]
-    of_token = objective.token_weights(masks, before_truncation)
+    before_truncation = [sequence.mask for sequence in sequences]
+    token_weights = objective.token_weights(masks, before_truncation)
     num_tokens = objective.num_tokens(masks, before_truncation)
-    weights = tuple(mask * weight for mask, weight in zip(counted, of_token, strict=True))
+    weights = tuple(mask * weight for mask, weight in zip(counted, token_weights, strict=True))
     entropy_masks, num_ties = high_entropy(counted, passes.entropies, objective.top_entropy_quantile)
-    advantages = tuple(_token_advantages(rollout, of) for rollout, of in zip(rollouts, sequences, strict=True))
+    advantages = tuple(map(_token_advantages, rollouts, sequences))
     channels: list[Channel] = ["score"]
     if objective.beta:
         channels.append("kl")
     if objective.entropy_coef:
         channels.append("entropy")
     # whether every rollout's reward part is its score vector times minus its advantage, whatever that is
-    one_factors_out = (
+    advantage_factors_out = (
         (objective.correction is None or not objective.loss.corrects_itself)
         and not objective.importance_ratio
         and objective.off_policy_threshold is None
         and factors_out(objective.loss, objective)
     )
-    by_token = not one_factors_out or any(rollout.token_advantages is not None for rollout in rollouts)
+    by_token = not advantage_factors_out or any(rollout.token_advantages is not None for rollout in rollouts)
     if by_token and all(advantage is not None for advantage in advantages):
         channels.append("logged")
     completions = []
-    for index, (rollout, of, mask) in enumerate(zip(rollouts, sequences, counted, strict=True)):
+    for index, (rollout, sequence, mask) in enumerate(zip(rollouts, sequences, counted, strict=True)):
         logged = None
         if rollout.logprobs is not None and objective.looks_at_logged:
-            _require_length("log-probabilities", len(rollout.logprobs), of)
+            _require_length("log-probabilities", len(rollout.logprobs), sequence)
             logged = torch.tensor(rollout.logprobs, dtype=torch.float64)
         sampler = logged if objective.needs_sampler else None
         old = None
@@ -204,8 +204,8 @@ def high_entropy(
 
     With them the number of tokens of which rounding decides that, where it is more than the one that is the quantile.
 
-    >>> one = torch.ones(2, dtype=torch.float64)
-    >>> masks, num_ties = high_entropy([one, one], [torch.tensor([0.1, 0.9]), torch.tensor([0.5, 0.2])], 0.5)
+    >>> mask = torch.ones(2, dtype=torch.float64)
+    >>> masks, num_ties = high_entropy([mask, mask], [torch.tensor([0.1, 0.9]), torch.tensor([0.5, 0.2])], 0.5)
     >>> [row.tolist() for row in masks], num_ties
     ([[0.0, 1.0], [1.0, 0.0]], 0)
     >>> high_entropy([torch.ones(3)], [torch.tensor([0.1, 0.9, 0.9000001])], 0.3)[1]
@@ -231,7 +231,7 @@ def _entropy_weights(
     num_tokens: int,
 ) -> tuple[torch.Tensor, ...]:
     """The bonus is a mean over the tokens that it acts on; before TRL 1.10 some losses divided it as the rest."""
-    if objective.loss.entropy_alike:
+    if objective.loss.averages_entropy:
         return tuple(-objective.entropy_coef * weight for weight in weights)
     acting = [mask * selected for mask, selected in zip(counted, unmasked, strict=True)]
     divisor = float(sum(mask.sum() for mask in acting))

@@ -53,10 +53,10 @@ _ACTOR = "actor_rollout_ref.actor"
 _CORRECTION = "algorithm.rollout_correction"
 _BY_SEQUENCE = "seq-mean-token-mean"
 AGGREGATIONS: Mapping[str, losses.Average] = {
-    "token-mean": losses.tokens_alike,
+    "token-mean": losses.mean_per_token,
     "token-sum": losses.summed,
     "seq-mean-token-sum": losses.summed_tokens,
-    _BY_SEQUENCE: losses.completions_alike,
+    _BY_SEQUENCE: losses.mean_per_completion,
     "seq-mean-token-sum-norm": losses.by_factor,
 }
 """``loss_agg_mode`` -> the average."""
@@ -93,30 +93,30 @@ _KL_BOUNDS = (20.0, 10.0)  # within which the log-ratio and the k3 term are held
 
 def _verl_objective(settings: TrainerSettings) -> Objective:
     """The loss of verl's arguments; ``cannot`` says why where it has no exact token weights."""
-    of_actor, cannot = _section(settings, _ACTOR), next(_verl_obstacles(settings), None)
+    actor, cannot = _section(settings, _ACTOR), next(_verl_obstacles(settings), None)
     mode, term = _verl_mode(settings), _verl_term(settings)
-    clip = float(of_actor("clip_ratio", 0.2))
-    has_kl, kl_type = bool(of_actor("use_kl_loss", False)), str(of_actor("kl_loss_type", "low_var_kl"))
+    clip = float(actor("clip_ratio", 0.2))
+    has_kl, kl_type = bool(actor("use_kl_loss", False)), str(actor("kl_loss_type", "low_var_kl"))
     correction = None if cannot else _verl_correction(settings)
     bypassed = _is_bypassed(settings)
-    average = AGGREGATIONS.get(mode, losses.tokens_alike)
+    average = AGGREGATIONS.get(mode, losses.mean_per_token)
     average = (
         losses.without_empty(average) if _leaves_out_empty(settings) and _is_one_micro_batch(settings) else average
     )
     return Objective(
         loss_type=f"verl's {term}, {mode}",
-        declared=losses.Loss(term=_VERL_TERMS.get(term, losses.dual_clipped), average=average, entropy_alike=True),
-        beta=float(of_actor("kl_loss_coef", 0.001)) if has_kl else 0.0,
+        declared=losses.Loss(term=_VERL_TERMS.get(term, losses.dual_clipped), average=average, averages_entropy=True),
+        beta=float(actor("kl_loss_coef", 0.001)) if has_kl else 0.0,
         kl_type="k2" if kl_type.endswith("+") else _VERL_KL.get(kl_type, "k3"),
         kl_bounds=_KL_BOUNDS if kl_type in ("low_var_kl", "k3") else (math.inf, math.inf),
         use_bias_correction_kl=False,
         temperature=float(settings.lookup("actor_rollout_ref.rollout.temperature", 1.0)),
-        epsilon_low=float(of_actor("clip_ratio_low", clip)),
-        epsilon_high=float(of_actor("clip_ratio_high", clip)),
-        delta=float(of_actor("clip_ratio_c", 3.0)),
-        sapo_temperature_pos=float(of_actor("tau_pos", 1.0)),
-        sapo_temperature_neg=float(of_actor("tau_neg", 1.05)),
-        entropy_coef=float(of_actor("entropy_coeff", 0.0)),
+        epsilon_low=float(actor("clip_ratio_low", clip)),
+        epsilon_high=float(actor("clip_ratio_high", clip)),
+        delta=float(actor("clip_ratio_c", 3.0)),
+        sapo_temperature_pos=float(actor("tau_pos", 1.0)),
+        sapo_temperature_neg=float(actor("tau_neg", 1.05)),
+        entropy_coef=float(actor("entropy_coeff", 0.0)),
         loss_scale_factor=_scale_factor(settings),
         importance_ratio=bypassed or settings.updates_per_batch > 1,  # a script's
         ratio_to_logged=bypassed,
@@ -145,13 +145,13 @@ def _verl_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     has_kl = settings.lookup(f"{_ACTOR}.use_kl_loss", False)
     has_extra_terms = has_kl or settings.lookup(f"{_ACTOR}.entropy_coeff", 0.0)
     is_mixed = term in _ALWAYS_BY_SEQUENCE and has_extra_terms and str(aggregation) != _BY_SEQUENCE
-    own = f"{term} averages its own term by sequence and the KL and entropy terms by {aggregation}"
+    mixture = f"{term} averages its own term by sequence and the KL and entropy terms by {aggregation}"
     yield from no_rule(
         (term not in _VERL_TERMS, f"policy_loss.loss_mode {term!r} has no rule here"),
         (mode not in AGGREGATIONS, f"loss_agg_mode {mode!r} has no rule here"),
         (has_kl and kl_type not in _VERL_KL, f"kl_loss_type {kl_type!r} has no rule here"),
         (settings.get("distillation.enabled", False), "the loss has a distillation term"),
-        (is_mixed, f"{own}, which has no rule here"),
+        (is_mixed, f"{mixture}, which has no rule here"),
     )
     yield from _verl_micro_batches(settings)
     yield from _verl_rejections(settings)
@@ -209,14 +209,14 @@ def _without_empty(settings: TrainerSettings) -> Reason | None:
 
 
 def _verl_rejections(settings: TrainerSettings) -> Iterator[Reason]:
-    def of(name: str) -> Any:
+    def get(name: str) -> Any:
         return settings.get(f"{_CORRECTION}.{name}", settings.get(name))
 
-    level, bypassed, loss_type = of("rollout_is"), of("bypass_mode"), of("loss_type")
+    level, bypassed, loss_type = get("rollout_is"), get("bypass_mode"), get("loss_type")
     is_old = _counts_by_mini_batch(settings) is False
     return no_rule(
-        (of("rollout_rs"), f"rollout_correction.rollout_rs = {of('rollout_rs')} rejects tokens by rules"),
-        (level and of("rollout_is_batch_normalize"), "rollout_is_batch_normalize scales the weights by their mean"),
+        (get("rollout_rs"), f"rollout_correction.rollout_rs = {get('rollout_rs')} rejects tokens by rules"),
+        (level and get("rollout_is_batch_normalize"), "rollout_is_batch_normalize scales the weights by their mean"),
         (level not in (None, False, "token", "sequence"), f"rollout_is {level!r} has no rule here"),
         (bypassed and is_old, "before verl 0.8 the ratio is 1 in a step of one update, bypass_mode or not"),
         (
@@ -299,20 +299,20 @@ _PRIME_SHAPING = (f"{_PRIME_LOSS}.type", f"{_PRIME_LOSS}.kl_tau")
 
 def _prime_rl_objective(settings: TrainerSettings) -> Objective:
     """The loss of prime-rl's arguments; ``cannot`` says why where it has no exact token weights."""
-    kind, of_loss = _prime_kind(settings), _section(settings, _PRIME_LOSS)
-    low, high = of_loss("dppo_mask_low", 0.2), of_loss("dppo_mask_high", 0.2)
+    kind, loss = _prime_kind(settings), _section(settings, _PRIME_LOSS)
+    low, high = loss("dppo_mask_low", 0.2), loss("dppo_mask_high", 0.2)
     if kind == "ipo":
-        low, high = (of_loss(name, of_loss("ipo_threshold", 0.1)) for name in ("ipo_mask_low", "ipo_mask_high"))
+        low, high = (loss(name, loss("ipo_threshold", 0.1)) for name in ("ipo_mask_low", "ipo_mask_high"))
     # the section of the configuration that has the temperature of training changed, its name did not
     temperatures = _sampling_temperatures(settings) or [float(settings.get("temperature", 1.0))]
     return Objective(
         loss_type=f"prime-rl's {kind}",
-        declared=losses.Loss(term=_PRIME_TERMS.get(kind, losses.within_one_bound), average=losses.tokens_alike),
-        beta=float(of_loss("kl_tau", 1e-3)),
+        declared=losses.Loss(term=_PRIME_TERMS.get(kind, losses.within_one_bound), average=losses.mean_per_token),
+        beta=float(loss("kl_tau", 1e-3)),
         kl_type="square",
         kl_to_sampler=True,
         use_bias_correction_kl=False,
-        advantage_scale=float(of_loss("adv_tau", 1.0)),
+        advantage_scale=float(loss("adv_tau", 1.0)),
         epsilon_low=float(low),
         epsilon_high=float(high),
         temperature=temperatures[0],
@@ -384,38 +384,38 @@ _NEMO_CONFIG = "Give NeMo-RL's configuration with --run-config: config.yaml of a
 
 def _nemo_rl_objective(settings: TrainerSettings) -> Objective:
     """The loss of NeMo-RL's arguments; ``cannot`` says why where it has no exact token weights."""
-    of_loss, cannot = _section(settings, _NEMO_LOSS), next(_nemo_obstacles(settings), None)
-    by_sequence = bool(of_loss("sequence_level_importance_ratios", False))
+    loss, cannot = _section(settings, _NEMO_LOSS), next(_nemo_obstacles(settings), None)
+    by_sequence = bool(loss("sequence_level_importance_ratios", False))
     term, name = losses.dual_clipped, "clipped"
-    if of_loss("use_cispo", False):
+    if loss("use_cispo", False):
         term, name = losses.held_ratio, "cispo"
-    elif of_loss("disable_ppo_ratio", False):
+    elif loss("disable_ppo_ratio", False):
         term, name = losses.log_likelihood, "reinforce"
     elif by_sequence:
         term, name = losses.clipped, "gspo"
-    by_token = bool(of_loss("token_level_loss", True))
+    by_token = bool(loss("token_level_loss", True))
     correction = None
-    if cannot is None and of_loss("use_importance_sampling_correction", False):
+    if cannot is None and loss("use_importance_sampling_correction", False):
         correction = losses.SamplerCorrection(
-            mode=_MODES[by_sequence, of_loss("truncated_importance_sampling_type") == "icepop"],
-            low=_number(of_loss("truncated_importance_sampling_ratio_min")),
-            high=_number(of_loss("truncated_importance_sampling_ratio")),
+            mode=_MODES[by_sequence, loss("truncated_importance_sampling_type") == "icepop"],
+            low=_number(loss("truncated_importance_sampling_ratio_min")),
+            high=_number(loss("truncated_importance_sampling_ratio")),
         )
-    in_reward = bool(of_loss("use_kl_in_reward", False))
+    in_reward = bool(loss("use_kl_in_reward", False))
     return Objective(
         loss_type=f"NeMo-RL's {name}, {'token' if by_token else 'sequence'} level",
         declared=losses.Loss(
-            term=term, average=losses.tokens_alike if by_token else losses.without_empty(losses.completions_alike)
+            term=term, average=losses.mean_per_token if by_token else losses.without_empty(losses.mean_per_completion)
         ),
         importance_sampling_level="sequence" if by_sequence else "token",
-        beta=0.0 if in_reward else float(of_loss("reference_policy_kl_penalty", 0.01)),
-        kl_type=str(of_loss("reference_policy_kl_type", "k3")),
+        beta=0.0 if in_reward else float(loss("reference_policy_kl_penalty", 0.01)),
+        kl_type=str(loss("reference_policy_kl_type", "k3")),
         kl_bounds=_nemo_kl_bounds(settings),
         use_bias_correction_kl=bool(_weighs_kl(settings)),
         temperature=float(settings.lookup("policy.generation.temperature", 1.0)),
-        epsilon_low=float(of_loss("ratio_clip_min", 0.2)),
-        epsilon_high=float(of_loss("ratio_clip_max", 0.2)),
-        delta=_number(of_loss("ratio_clip_c")),
+        epsilon_low=float(loss("ratio_clip_min", 0.2)),
+        epsilon_high=float(loss("ratio_clip_max", 0.2)),
+        delta=_number(loss("ratio_clip_c")),
         correction=correction,
         needs_sampler=correction is not None,
         num_rows=_nemo_rows(settings),
@@ -428,7 +428,7 @@ def _nemo_kl_bounds(settings: TrainerSettings) -> tuple[float, float]:
     """``kl_input_clamp_value`` and ``kl_output_clamp_value``, where null is none; arguments since 0.5."""
     has_bounds = (_release(settings, "nemo_rl_version") or (0, 5)) >= (0, 5)
     defaults = zip(("input", "output"), _KL_BOUNDS if has_bounds else (math.inf, math.inf), strict=True)
-    named = (settings.values.get(f"{_NEMO_LOSS}.kl_{which}_clamp_value", bound) for which, bound in defaults)
+    named = (settings.values.get(f"{_NEMO_LOSS}.kl_{kind}_clamp_value", bound) for kind, bound in defaults)
     low, high = (math.inf if bound is None else float(bound) for bound in named)
     return low, high
 
@@ -445,12 +445,12 @@ def _weighs_kl(settings: TrainerSettings) -> bool | None:
 
 def _nemo_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     yield from _nemo_updates(settings)
-    of_loss = _section(settings, _NEMO_LOSS)
-    has_kl = bool(of_loss("reference_policy_kl_penalty", 0.01)) and not of_loss("use_kl_in_reward", False)
-    kl_type, by_sampler = of_loss("reference_policy_kl_type"), of_loss("use_on_policy_kl_approximation", False)
+    loss = _section(settings, _NEMO_LOSS)
+    has_kl = bool(loss("reference_policy_kl_penalty", 0.01)) and not loss("use_kl_in_reward", False)
+    kl_type, by_sampler = loss("reference_policy_kl_type"), loss("use_on_policy_kl_approximation", False)
     yield from no_rule(
         (
-            has_kl and of_loss("reference_policy_kl_type", "k3") not in _NEMO_KL,
+            has_kl and loss("reference_policy_kl_type", "k3") not in _NEMO_KL,
             f"reference_policy_kl_type {kl_type!r} has no rule",
         ),
         (has_kl and by_sampler, "use_on_policy_kl_approximation weighs the KL term by the sampler's ratio"),
@@ -458,12 +458,12 @@ def _nemo_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     if has_kl and _weighs_kl(settings) is None:
         text = "whether the KL term has the gradient through the sampling probability depends on NeMo-RL's version"
         yield Reason("settings_unknown", f"{text}, which is not known", hint=_NEMO_VERSION)
-    masks_sequences = of_loss("truncated_importance_sampling_type") == "seq-mask-tis"
+    masks_sequences = loss("truncated_importance_sampling_type") == "seq-mask-tis"
     in_use = [name for name, value in settings.values.items() if value and f"{_NEMO_LOSS}." in name]
     unsupported = sorted({name.removeprefix(f"{_NEMO_LOSS}.") for name in in_use} - _NEMO_ARGUMENTS)
     cuts = {name: settings.lookup(f"policy.generation.{name}") for name in _NEUTRAL}
     yield from no_rule(
-        (of_loss("positive_example_nll_weight", 0.0), "positive_example_nll_weight averages within micro-batches"),
+        (loss("positive_example_nll_weight", 0.0), "positive_example_nll_weight averages within micro-batches"),
         (masks_sequences, "truncated_importance_sampling_type seq-mask-tis has no rule here"),
         (unsupported, f"loss_fn has {', '.join(unsupported)}, of a release whose loss has no rule here"),
         *(

@@ -264,9 +264,9 @@ def measure_group_weights(
             progress(number * len(groups) + index, len(blocks) * len(groups), "groups")
             ranks.extend(_group_ranks(prepared, group, block, squares, weights))
     if squares:
-        own, expected = np.array(list(squares.values())), np.diag(step.score_gram)[list(squares)]
+        totals, expected = np.array(list(squares.values())), np.diag(step.score_gram)[list(squares)]
         scale = np.maximum(expected, expected.mean())
-        error = float(np.max(np.abs(own - expected) / scale, initial=0.0)) if scale.all() else 0.0
+        error = float(np.max(np.abs(totals - expected) / scale, initial=0.0)) if scale.all() else 0.0
         limit = row_tolerance_of(prepared.policy)
         require_agreement("The weights' gradients disagree with the rollouts' Gram matrix", error, limit)
     return tuple(ranks)

@@ -57,16 +57,16 @@ def _heldout_sequences(
     groups: list[RolloutGroup] = []
     selected: list[tuple[TokenSequence, int, float]] = []
     num_trained, is_complete = 0, True
-    for group, own in zip(prompts, shares, strict=True):
+    for group, group_shares in zip(prompts, shares, strict=True):
         sequences = _sequences(prepared, group)
         if sequences[0].prompt_ids in trained:
             num_trained += 1
             continue
         pairs = enumerate(zip(group.rollouts, sequences, strict=True))
-        usable = [index for index, (rollout, of) in pairs if _is_written(prepared, rollout, of)]
+        usable = [index for index, (rollout, sequence) in pairs if _is_written(prepared, rollout, sequence)]
         is_complete &= len(usable) == len(sequences)
-        total = sum(own[index] for index in usable)
-        selected += [(sequences[index], len(groups), own[index] / total) for index in usable]
+        total = sum(group_shares[index] for index in usable)
+        selected += [(sequences[index], len(groups), group_shares[index] / total) for index in usable]
         if usable:
             rollouts = tuple(group.rollouts[index] for index in usable)
             groups.append(replace(group, step=prepared.step, rollouts=rollouts))
@@ -80,13 +80,13 @@ def _heldout_sequences(
             "No held-out answer can be spelled in the tokens of this model.",
             hint="Give answers of the same model, or of one with its tokenizer.",
         )
-    every, owners, parts = zip(*selected, strict=True)
+    answers, owners, parts = zip(*selected, strict=True)
     return _HeldoutSequences(
         groups=tuple(groups),
-        sequences=_framed(prepared, every),
+        sequences=_framed(prepared, answers),
         owners=owners,
         shares=parts,
-        notes=_notes(prepared, every, num_trained, is_complete=is_complete),
+        notes=_notes(prepared, answers, num_trained, is_complete=is_complete),
     )
 
 
@@ -97,10 +97,10 @@ def _sequences(prepared: PreparedStep, group: RolloutGroup) -> tuple[TokenSequen
 
 def _is_written(prepared: PreparedStep, rollout: Rollout, sequence: TokenSequence) -> bool:
     """Whether the tokens of a text spell it: characters that a vocabulary lacks become another token, or none."""
-    plain = [(rollout.completion, sequence.completion_ids)] if rollout.completion_ids is None else []
+    texts = [(rollout.completion, sequence.completion_ids)] if rollout.completion_ids is None else []
     if rollout.prompt_ids is None and rollout.messages is None:
-        plain.append((rollout.prompt, sequence.prompt_ids))
-    return all(_letters(text) in _letters(prepared.policy.tokenizer.decode(list(ids))) for text, ids in plain)
+        texts.append((rollout.prompt, sequence.prompt_ids))
+    return all(_letters(text) in _letters(prepared.policy.tokenizer.decode(list(ids))) for text, ids in texts)
 
 
 def _letters(text: str) -> str:
@@ -120,7 +120,7 @@ def _framed(prepared: PreparedStep, sequences: Sequence[TokenSequence]) -> tuple
         )
     widths = [(len(sequence.prompt_ids), len(sequence.completion_ids)) for sequence in sequences]
     frames = [Frame(prompt_width=first, completion_width=then, padding_id=frame.padding_id) for first, then in widths]
-    return tuple(replace(sequence, frame=own) for sequence, own in zip(sequences, frames, strict=True))
+    return tuple(replace(sequence, frame=new_frame) for sequence, new_frame in zip(sequences, frames, strict=True))
 
 
 def _require_prompts_of_one_kind(prepared: PreparedStep, prompts: Sequence[RolloutGroup]) -> None:
@@ -144,8 +144,8 @@ def _require_prompts_of_one_kind(prepared: PreparedStep, prompts: Sequence[Rollo
 
 
 def _retokenized(prepared: PreparedStep, rollout: Rollout) -> TokenSequence:
-    alone = RolloutGroup(step=0, group_id=rollout.group_id, prompt_id=rollout.group_id, rollouts=(rollout,))
-    return _sequences(prepared, alone)[0]
+    group = RolloutGroup(step=0, group_id=rollout.group_id, prompt_id=rollout.group_id, rollouts=(rollout,))
+    return _sequences(prepared, group)[0]
 
 
 def _notes(
@@ -160,12 +160,13 @@ def _notes(
         notes.append("Held-out answers were tokenized from text.")
         # whether completions of the step whose ids were logged with their text have them again when tokenized
         pairs = zip(prepared.rollouts, prepared.plan.sequences, strict=True)
-        logged = [(rollout, of) for rollout, of in pairs if not of.inferred and rollout.completion and all(of.mask)]
-        again = [_retokenized(prepared, replace(rollout, completion_ids=None, mask=None)) for rollout, _ in logged]
+        logged = [(rollout, s) for rollout, s in pairs if not s.inferred and rollout.completion and all(s.mask)]
+        unlogged = (replace(rollout, completion_ids=None, mask=None) for rollout, _ in logged)
+        retokenized = [_retokenized(prepared, rollout).completion_ids for rollout in unlogged]
         end = getattr(prepared.policy.tokenizer, "eos_token_id", None)
         if not all(
-            _without(end, one.completion_ids) == _without(end, of.completion_ids)
-            for one, (_, of) in zip(again, logged, strict=True)
+            _without_end(end, new) == _without_end(end, sequence.completion_ids)
+            for new, (_, sequence) in zip(retokenized, logged, strict=True)
         ):
             notes.append(
                 "Some of the run's own completions have other ids than their text gives, so held-out answers may too."
@@ -173,7 +174,7 @@ def _notes(
     return tuple(notes)
 
 
-def _without(end: int | None, ids: tuple[int, ...]) -> tuple[int, ...]:
+def _without_end(end: int | None, ids: tuple[int, ...]) -> tuple[int, ...]:
     """Token ids without the one that ends them, which truncated completions lack."""
     return ids[:-1] if ids[-1:] == (end,) else ids
 
@@ -234,10 +235,10 @@ def measure_heldout_gram(
     error = float(np.max(np.abs(joined.gram[:num, :num] - step.score_gram) / sizes)) if sizes.all() else 0.0
     limit = row_tolerance_of(prepared.policy)
     require_agreement("The step's score vectors have other inner products beside held-out answers", error, limit)
-    of_prompt = np.equal.outer(answers.owners, np.arange(len(answers.groups))).astype(np.float64)
-    squares = np.diag(of_prompt.T @ joined.gram[num:, num:] @ of_prompt)
+    owner = np.equal.outer(answers.owners, np.arange(len(answers.groups))).astype(np.float64)
+    squares = np.diag(owner.T @ joined.gram[num:, num:] @ owner)
     return HeldoutGram(
-        cross=joined.gram[:num, num:] @ of_prompt,
+        cross=joined.gram[:num, num:] @ owner,
         norms=np.sqrt(np.clip(squares, 0.0, None)),
         scales=_scales(prepared.plan, step.logprobs),
         notes=answers.notes,
@@ -247,8 +248,8 @@ def measure_heldout_gram(
 def _scales(plan: RowPlan, logprobs: Sequence[NDArray[np.float64]]) -> Array | None:
     """One over the weight that each rollout's score vector gives all its sampled tokens."""
     scales = np.zeros(len(plan.sequences))
-    for index, (sequence, own) in enumerate(zip(plan.sequences, logprobs, strict=True)):
-        slope = plan.cotangent(Row(sequence=index, channel="score"), torch.as_tensor(own)).numpy()
+    for index, (sequence, values) in enumerate(zip(plan.sequences, logprobs, strict=True)):
+        slope = plan.cotangent(Row(sequence=index, channel="score"), torch.as_tensor(values)).numpy()
         weights = slope[np.array(sequence.mask, dtype=np.bool_)]
         largest = float(np.abs(weights).max(initial=0.0))
         if largest and np.ptp(weights) > _EVEN * largest:

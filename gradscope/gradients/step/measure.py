@@ -155,8 +155,8 @@ class _Attempt:
         prepared, total = self._prepared, self._accumulator
         self.slow = exchanged_gram(prepared, batch_tokens, total, self._done)
         add_slowly(prepared, self.slow, total)
-        own = {sequence: logprobs.cpu() for sequence, logprobs in self.logprobs.items()}
-        self.logprobs = {sequence: row for part in all_gather(own) for sequence, row in part.items()}
+        local = {sequence: logprobs.cpu() for sequence, logprobs in self.logprobs.items()}
+        self.logprobs = {sequence: row for part in all_gather(local) for sequence, row in part.items()}
 
     def _say_rounds(self, to_come: int) -> None:
         if to_come > self._rounds:
@@ -189,13 +189,14 @@ def _require_finite(prepared: PreparedStep, logprobs: Sequence[Array], gram: Arr
     if all(np.isfinite(row).all() for row in logprobs) and np.isfinite(gram).all():
         return
     first = _first_non_finite(prepared) if num_connected() == 1 else None  # a part of a model cannot run alone
-    broken = [row.sequence for row, own in zip(prepared.plan.rows, np.diag(gram), strict=True) if not np.isfinite(own)]
+    finite = np.isfinite(np.diag(gram))
+    broken = [row.sequence for row, is_finite in zip(prepared.plan.rows, finite, strict=True) if not is_finite]
     if first is not None or not broken:
-        where = first or "a log-probability is not finite"
+        problem = first or "a log-probability is not finite"
     else:
         sequence = prepared.plan.sequences[min(broken)]
-        where = f"the gradient of rollout {sequence.sample} of group {sequence.group_id} is not finite"
-    raise InputError(f"Step {prepared.step}: {where}.", hint=CAUSES["overflow"].advice, cause="overflow")
+        problem = f"the gradient of rollout {sequence.sample} of group {sequence.group_id} is not finite"
+    raise InputError(f"Step {prepared.step}: {problem}.", hint=CAUSES["overflow"].advice, cause="overflow")
 
 
 def _choose(engine: Engine, prepared: PreparedStep) -> Chosen:
@@ -292,9 +293,9 @@ def _in_float32(policy: MeasuredPolicy) -> Iterator[MeasuredPolicy]:
     """Only parameters change: buffers such as rotary frequencies are float32 already and must stay so."""
     # Weights that several processes hold parts of keep the dtype of their first pass, so they are loaded again.
     if num_connected() > 1 and policy.in_float32 is not None:
-        again = policy.in_float32()
-        token_embedding(again.model).padding_idx = token_embedding(policy.model).padding_idx
-        yield replace(again, trainable={name: again.trainable[name] for name in policy.trainable})
+        fine = policy.in_float32()
+        token_embedding(fine.model).padding_idx = token_embedding(policy.model).padding_idx
+        yield replace(fine, trainable={name: fine.trainable[name] for name in policy.trainable})
         return
     originals = {parameter: parameter.data for parameter in policy.model.parameters()}
     try:
@@ -334,7 +335,7 @@ def _first_non_finite(prepared: PreparedStep) -> str | None:
             batch = pad_batch([index], [sequence], policy.device)
             logprobs = completion_logprobs(policy.model, batch, plan.objective.temperature)[0]
             if seen or not bool(torch.isfinite(logprobs).all()):
-                module, where = seen[0] if seen else ("the log-probabilities", "")
+                module, position = seen[0] if seen else ("the log-probabilities", "")
                 rollout = f"rollout {sequence.sample} of group {sequence.group_id}"
-                return f"the output of {module} is not finite in {rollout}{where}"
+                return f"the output of {module} is not finite in {rollout}{position}"
     return None

@@ -251,19 +251,19 @@ def _one_pass(prepared: PreparedStep, batch_tokens: int, progress: ProgressCallb
         for batch in prepared.batches(range(len(plan.sequences)), batch_tokens):
             outputs = prepared.outputs(batch)
             sequences = [plan.rows[row].sequence for row in batch.rows]
-            each = [(sequence, row.detach()) for sequence, row in zip(sequences, outputs, strict=True)]
+            detached = [(sequence, row.detach()) for sequence, row in zip(sequences, outputs, strict=True)]
             if has_kl:
                 saved_grads = {name: parameter.grad for name, parameter in trainable.items()}
                 for name, parameter in trainable.items():
                     parameter.grad = kl_parts.get(name)
-                weights = [plan.cotangent(Row(sequence=sequence, channel="kl"), row) for sequence, row in each]
+                weights = [plan.cotangent(Row(sequence=sequence, channel="kl"), row) for sequence, row in detached]
                 backpropagate(outputs, weights, retain_graph=True)
                 for name, parameter in trainable.items():
                     if parameter.grad is not None:
                         kl_parts[name] = parameter.grad
                     parameter.grad = saved_grads[name]
-            backpropagate(outputs, [plan.gradient(sequence, row) for sequence, row in each])
-            done.logprobs.update({sequence: plan.logprobs(sequence, row).double() for sequence, row in each})
+            backpropagate(outputs, [plan.gradient(sequence, row) for sequence, row in detached])
+            done.logprobs.update({sequence: plan.logprobs(sequence, row).double() for sequence, row in detached})
             progress(len(done.logprobs), len(plan.sequences), "rollouts")
         gradients = [parameter.grad for parameter in trainable.values() if parameter.grad is not None]
         done.squares, done.as_clipped = _squares(gradients), float(torch.nn.utils.get_total_norm(gradients))

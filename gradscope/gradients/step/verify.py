@@ -108,9 +108,9 @@ def verify_gram(
             "does not use them."
         )
     # the two largest rows that fit a batch together, else the largest of the first: small ones may be rounding.
-    # They are of two rollouts where there are such: a rollout beside itself shows no model that mixes rows.
-    most = max(batch.input_ids.numel() for batch in batches)
-    fitting = [row for row, length in enumerate(prepared.plan.lengths) if 2 * length <= most]
+    # They are of two rollouts where there are such: a rollout next to itself shows no model that mixes rows.
+    largest = max(batch.input_ids.numel() for batch in batches)
+    fitting = [row for row, length in enumerate(prepared.plan.lengths) if 2 * length <= largest]
     ranked = sorted(fitting if len(fitting) > 1 else batches[0].rows, key=lambda row: -float(gram[row, row]))
     elsewhere = [row for row in ranked if plan.rows[row].sequence != plan.rows[ranked[0]].sequence]
     pair = (ranked[0], *(elsewhere or ranked[1:])[:1])
@@ -118,7 +118,7 @@ def verify_gram(
     if not any(set(pair) <= set(rows) for rows in checked):
         checked.append(pair)
     errors = []
-    for batch in map(prepared.batch_apart, checked):
+    for batch in map(prepared.check_batch, checked):
         errors.append(_error(prepared, gram, batch))
         if not errors[-1] <= limit:
             _require_independent_rows(prepared, batch, limit)
@@ -149,7 +149,7 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
     # a pass with weight gradients holds these besides the activations
     is_large = prepared.budget.recompute or 2 * batch.input_ids.numel() > prepared.budget.tokens
     layers = decoder_layers(policy.model) if num_connected() == 1 else ()
-    again = recomputed(layers if is_large and share_nothing(layers) else (), lambda layer: layer())
+    recomputation = recomputed(layers if is_large and share_nothing(layers) else (), lambda layer: layer())
     total = torch.zeros((), dtype=torch.float64, device=batch.input_ids.device)
 
     def add(_: str, grad: torch.Tensor) -> None:
@@ -160,7 +160,7 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
         if isinstance(output, torch.Tensor) and output.requires_grad:
             output.register_hook(lambda _: trim_heap())  # type: ignore[no-untyped-call]
 
-    with again, removed_later([token_embedding(policy.model).register_forward_hook(trim_before)]):
+    with recomputation, removed_later([token_embedding(policy.model).register_forward_hook(trim_before)]):
         prepared.backward(batch, weigh, add)
     value, expected = float(weights @ block @ weights), float(total)
     scale = max(expected, abs(value))
@@ -185,7 +185,7 @@ def _require_independent_rows(prepared: PreparedStep, batch: PaddedBatch, limit:
     plan, rest, squares = prepared.plan, dict[str, Any](), 0.0
 
     def add(part: PaddedBatch, consume: Callable[[str, torch.Tensor], None]) -> None:
-        prepared.backward(part, lambda at, logprobs: plan.cotangent(plan.rows[part.rows[at]], logprobs), consume)
+        prepared.backward(part, lambda i, logprobs: plan.cotangent(plan.rows[part.rows[i]], logprobs), consume)
 
     def take_away(name: str, grad: torch.Tensor) -> None:
         nonlocal squares

@@ -55,20 +55,20 @@ def _add_token_parameter(
     accumulator: GramAccumulator, shape: torch.Size, dtype: torch.dtype, parts: Sequence[Part]
 ) -> None:
     """Add one parameter's gradients of token rows, by chunk, in the fewest columns that keep products."""
-    alone = [(rows, factor) for rows, factors in parts for factor in factors if isinstance(factor, OuterProduct)]
+    products = [(rows, factor) for rows, factors in parts for factor in factors if isinstance(factor, OuterProduct)]
     remaining = [
         (rows, [factor for factor in factors if not isinstance(factor, OuterProduct)]) for rows, factors in parts
     ]
     remaining = [(rows, factors) for rows, factors in remaining if factors]
-    own_rows = [row for rows, _ in alone for row in rows]
+    product_rows = [row for rows, _ in products for row in rows]
     if (
-        alone
-        and len(own_rows) == len(set(own_rows))  # each row is one outer product
-        and all(len(left) == 1 for _, factor in alone for left in factor.left)
+        products
+        and len(product_rows) == len(set(product_rows))  # each row is one outer product
+        and all(len(left) == 1 for _, factor in products for left in factor.left)
         and all(isinstance(factor, Scatter) for _, factors in remaining for factor in factors)
     ):
-        _add_rank_one(accumulator, shape, dtype, alone, remaining)
-    elif alone and not remaining and (narrower := _in_common_basis(alone)):
+        _add_rank_one(accumulator, shape, dtype, products, remaining)
+    elif products and not remaining and (narrower := _in_common_basis(products)):
         accumulator.add_slices(narrower[0], dtype, narrower[1])
     else:
         accumulator.add_parameter(shape, dtype, parts)
@@ -80,27 +80,27 @@ Uses = list[tuple[tuple[int, ...], OuterProduct]]
 
 
 def _add_rank_one(
-    accumulator: GramAccumulator, shape: torch.Size, dtype: torch.dtype, alone: Uses, tables: Sequence[Part]
+    accumulator: GramAccumulator, shape: torch.Size, dtype: torch.dtype, products: Uses, tables: Sequence[Part]
 ) -> None:
     """Matrices d h', and a tied table's rows of the ids that occur: of those, rows are formed."""
     left, right = (torch.zeros(accumulator.num_rows, size, dtype=dtype, device=accumulator.device) for size in shape)
-    for rows, factor in alone:
+    for rows, factor in products:
         left[list(rows)], right[list(rows)] = torch.cat(factor.left).to(left), torch.cat(factor.right).to(right)
     if tables:
         seen = looked_up_ids(factor for _, factors in tables for factor in factors)
-        of_seen: list[Part] = [
+        looked_up: list[Part] = [
             (rows, [OuterProduct(left=tuple(part[:, seen] for part in factor.left), right=factor.right)])
-            for rows, factor in alone
+            for rows, factor in products
         ]
-        accumulator.add_slices((len(seen), shape[1]), dtype, [*of_seen, *renumbered(tables, seen)])
+        accumulator.add_slices((len(seen), shape[1]), dtype, [*looked_up, *renumbered(tables, seen)])
         left[:, seen] = 0
     accumulator.add_products(accumulator.products(left) * accumulator.products(right))
 
 
-def _in_common_basis(alone: Uses) -> tuple[tuple[int, int], list[Part]] | None:
+def _in_common_basis(products: Uses) -> tuple[tuple[int, int], list[Part]] | None:
     """Matrices [O, K] with the same inner products; None where that is not less."""
     # a transposed layer (GPT-2's Conv1D) shares its left factor
-    for turned in (alone, [(rows, OuterProduct(left=factor.right, right=factor.left)) for rows, factor in alone]):
+    for turned in (products, [(rows, OuterProduct(left=factor.right, right=factor.left)) for rows, factor in products]):
         shared: dict[tuple[int, ...], torch.Tensor] = {}
         for right in (right for _, factor in turned for right in factor.right):
             if len(right) > len(shared.get(_storage_key(right), ())):
@@ -261,8 +261,8 @@ class _Line:
             return None
         spans = ((0, 1),) * len(positions)
         inputs, returned = call.input[0, positions].unsqueeze(1), call.output.detach()[0, positions].unsqueeze(1)
-        alone = ForwardCall(module=call.module, input=inputs, output=returned, num_rows=len(positions), length=1)
-        if not self._tracer.layers.rules[call.module].fits(alone):
+        single = ForwardCall(module=call.module, input=inputs, output=returned, num_rows=len(positions), length=1)
+        if not self._tracer.layers.rules[call.module].fits(single):
             return None
         return LayerCall(module=call.module, input=inputs, grad=grad[0, positions].unsqueeze(1), spans=spans, length=1)
 
@@ -278,7 +278,7 @@ def _lowest_segments(tracer: Tracer, lines: Sequence[_Line]) -> dict[str, int]:
     return lowest
 
 
-def _require_fit(lines: Sequence[_Line], segment: int, most: int) -> None:
+def _require_fit(lines: Sequence[_Line], segment: int, max_bytes: int) -> None:
     """Refuse before a layer's output gradients fill the memory."""
     if segment == len(lines[0].trace.segments) - 1:
         return
@@ -287,12 +287,12 @@ def _require_fit(lines: Sequence[_Line], segment: int, most: int) -> None:
         for line in lines
         for call in line.trace.segments[segment]
     )
-    if needed > most:
+    if needed > max_bytes:
         rows = sum(len(line.chunk.rows) for line in lines)
         raise UsageError(
             f"The output gradients of one layer over {rows} token rows take {needed / 2**30:.1f} GiB; the budget is "
-            f"{most / 2**30:.1f} GiB.",
-            hint=f"Take fewer tokens: --max-tokens {max(1, rows * most // needed)}",
+            f"{max_bytes / 2**30:.1f} GiB.",
+            hint=f"Take fewer tokens: --max-tokens {max(1, rows * max_bytes // needed)}",
         )
 
 
@@ -342,9 +342,9 @@ class Sketch:
         working = torch.promote_types(dtype, torch.float32)
         for rows, factors in parts:
             step = max(1, min(length, self._slice_bytes // (width * len(rows) * working.itemsize)))
-            alone, product = factors[0], None
-            if self.rows.device.type != "cpu" and len(factors) == 1 and isinstance(alone, OuterProduct):
-                product = alone.padded(range(len(rows)))
+            single, product = factors[0], None
+            if self.rows.device.type != "cpu" and len(factors) == 1 and isinstance(single, OuterProduct):
+                product = single.padded(range(len(rows)))
             for start, stop in _touched(factors, length, step):
                 slices = torch.zeros(len(rows), stop - start, width, dtype=working, device=self.rows.device)
                 if product is not None:
@@ -360,9 +360,9 @@ class Sketch:
         num_buckets, device = self.rows.shape[1], self.rows.device
         sums = torch.zeros(len(rows), num_buckets, dtype=torch.float64, device=device)
         seed, bits = zlib.crc32(f"{self._seed} {name}".encode()), torch.arange(64, device=device)
-        most = HASHED_COLUMNS if device.type == "cpu" else CUDA_HASHED_COLUMNS
-        for start in range(0, columns.shape[1], most):
-            part, low = columns[:, start : start + most], first + start
+        max_columns = HASHED_COLUMNS if device.type == "cpu" else CUDA_HASHED_COLUMNS
+        for start in range(0, columns.shape[1], max_columns):
+            part, low = columns[:, start : start + max_columns], first + start
             column = torch.arange(low, low + part.shape[1], device=device)
             words = torch.arange(low // 64, (low + part.shape[1] - 1) // 64 + 1, device=device)
             is_negative = ((_mixed(words, seed)[:, None] >> bits) & 1).flatten()[low % 64 :][: part.shape[1]]
@@ -428,9 +428,9 @@ def _add_chunk(sketch: Sketch, policy: MeasuredPolicy, chunk: Chunk, temperature
 
 def _add_slowly(sketch: Sketch, policy: MeasuredPolicy, chunk: Chunk, temperature: float, names: Sequence[str]) -> None:
     """Some parameters' gradients by one backward pass a row."""
-    alone, following = replace(chunk, rows=tuple(range(len(chunk.rows)))), iter(names)
+    local, following = replace(chunk, rows=tuple(range(len(chunk.rows)))), iter(names)
 
     def add(rows: torch.Tensor) -> None:
         sketch.add_rows(next(following), 0, chunk.rows, rows)
 
-    token_loop_rows(policy.model, {name: policy.trainable[name] for name in names}, [alone], temperature, add)
+    token_loop_rows(policy.model, {name: policy.trainable[name] for name in names}, [local], temperature, add)

@@ -54,12 +54,12 @@ def _verify(
     if num_buckets is None:
         accumulator = GramAccumulator(len(checked), policy.device)
         token_loop_rows(policy.model, policy.trainable, chunks, temperature, accumulator.add_rows)
-        plain = accumulator.gram.cpu().numpy()
+        exact = accumulator.gram.cpu().numpy()
     else:
-        plain = sketch_plain_rows(policy, chunks, temperature, num_buckets, seed).gram.cpu().numpy()
+        exact = sketch_plain_rows(policy, chunks, temperature, num_buckets, seed).gram.cpu().numpy()
     # A spectrum knows singular values on the scale of all rows, so a small row's error counts on that scale too.
-    squares = np.diag(plain)
-    differences = np.abs(gram[np.ix_(checked, checked)] - plain)
+    squares = np.diag(exact)
+    differences = np.abs(gram[np.ix_(checked, checked)] - exact)
     row_error = _largest_relative(differences, np.sqrt(np.maximum(squares, squares.mean())))
     require_agreement("The token rows disagree with one backward pass a token", row_error, limit)
     if num_buckets is None and len(table.rows) == table.num_tokens:
@@ -96,7 +96,7 @@ def measure_tokens(
     prepared: PreparedStep,
     step: StepGram,
     *,
-    most: int | None = 512,
+    max_tokens: int | None = 512,
     num_buckets: int | None = None,
     seed: int = 0,
     rollouts: Collection[int] | None = None,
@@ -106,14 +106,14 @@ def measure_tokens(
 
     Args:
         step: The step's Gram matrix: it gives the log-probabilities, and the token rows must add up to it.
-        most: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
+        max_tokens: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
         num_buckets: Sketch each row in as many numbers instead of forming all inner products.
         seed: Decides which tokens are drawn, and the sketch.
         rollouts: Rollouts of the step whose tokens are wanted; None: all.
     """
     require_one_process("Rows of tokens are")
     grams: list[TokenGram] = []
-    for table in token_tables(prepared, step, most=most, seed=seed, rollouts=rollouts):
+    for table in token_tables(prepared, step, max_tokens=max_tokens, seed=seed, rollouts=rollouts):
         gram, slow = _gram(prepared, table.rows, num_buckets, seed)
         _verify(prepared, table, gram, step, num_buckets, seed)
         grams.append(
@@ -167,23 +167,23 @@ class RolloutTokens(Struct, frozen=True, kw_only=True):
 
 
 def measure_rollout_tokens(
-    prepared: PreparedStep, step: StepGram, rollouts: Sequence[int], *, most: int = 512
+    prepared: PreparedStep, step: StepGram, rollouts: Sequence[int], *, max_tokens: int = 512
 ) -> tuple[RolloutTokens, ...]:
     """Every token of some rollouts of one step, the most important first; none without advantages or counted tokens.
 
-    Of more than ``most`` token rows, rollouts are left out from the end, and of a first one that is longer, as many
-    tokens are drawn.
+    Beyond ``max_tokens`` token rows, rollouts are left out from the end; of a first one that is longer, as many tokens
+    are drawn.
     """
     policy, plan = prepared.policy, prepared.plan
     lengths = np.cumsum([len(plan.sequences[rollout].completion_ids) for rollout in rollouts])
-    chosen = list(rollouts[: max(1, int(np.searchsorted(lengths, most, side="right")))])
-    grams = measure_tokens(prepared, step, most=most, rollouts=chosen)
+    chosen = list(rollouts[: max(1, int(np.searchsorted(lengths, max_tokens, side="right")))])
+    grams = measure_tokens(prepared, step, max_tokens=max_tokens, rollouts=chosen)
     entropies = policy_entropies(policy, plan, chosen, step.batch_tokens)
-    of_rollout = {rollout: gram for gram in grams for rollout in np.unique(gram.table.rollouts).tolist()}
+    gram_of = {rollout: gram for gram in grams for rollout in np.unique(gram.table.rollouts).tolist()}
     return tuple(
-        _tokens(policy.tokenizer, plan, rollout, of_rollout[rollout], (entropies[rollout], step.logprobs[rollout]))
+        _tokens(policy.tokenizer, plan, rollout, gram_of[rollout], (entropies[rollout], step.logprobs[rollout]))
         for rollout in chosen
-        if rollout in of_rollout and of_rollout[rollout].table.logged_weights is not None
+        if rollout in gram_of and gram_of[rollout].table.logged_weights is not None
     )
 
 
@@ -202,7 +202,7 @@ def policy_entropies(
 
 
 def _tokens(
-    tokenizer: Any, plan: RowPlan, rollout: int, gram: TokenGram, of_policy: tuple[Array, Array]
+    tokenizer: Any, plan: RowPlan, rollout: int, gram: TokenGram, policy_values: tuple[Array, Array]
 ) -> RolloutTokens:
     """The tokens of one rollout, the policy's entropies and log-probabilities of which are known."""
     sequence, table = plan.sequences[rollout], gram.table
@@ -210,7 +210,7 @@ def _tokens(
     inside = np.flatnonzero(table.rollouts == rollout)
     positions, factors = table.positions[inside], table.logged_weights[inside]
     rows = factors[:, None] * gram.gram[np.ix_(inside, inside)] * factors
-    entropies, logprobs = of_policy
+    entropies, logprobs = policy_values
     norms, weights, seen, shares = (np.zeros(len(entropies)) for _ in range(4))
     norms[positions] = np.sqrt(np.clip(np.diag(rows), 0.0, None))
     weights[positions], seen[positions] = factors, 1.0
@@ -258,7 +258,7 @@ def measure_signals(
     step: StepGram,
     signal: Signal,
     *,
-    most: int | None,
+    max_tokens: int | None,
     seed: int,
     progress: ProgressCallback = no_progress,
 ) -> StepSignals:
@@ -266,13 +266,14 @@ def measure_signals(
 
     Args:
         step: The step's Gram matrix, for the log-probabilities.
-        most: Token rows of a group; of more tokens, as many are drawn. None: all. Rollouts' rows have all.
+        max_tokens: Token rows of a group; of more tokens, as many are drawn. None: all. Rollouts' rows have all.
         seed: Decides which tokens are drawn.
 
     Raises:
         InputError: The model has no output head whose input could be read.
     """
-    tables = {table.group_id: table for table in token_tables(prepared, step, most=most, seed=seed, rollouts=None)}
+    by_group = token_tables(prepared, step, max_tokens=max_tokens, seed=seed, rollouts=None)
+    tables = {table.group_id: table for table in by_group}
     logged = all(advantages is not None for advantages in prepared.plan.advantages)
     grams: list[TokenGram] = []
     sums: list[torch.Tensor] = []
@@ -281,7 +282,9 @@ def measure_signals(
         members = range(first, first + len(group.rollouts))
         first, table = members.stop, tables.get(group.group_id)
         rows = [_token_rows(prepared, sequence, signal) for sequence in members]
-        sums += [_weighed(prepared, step, sequence, own, logged) for sequence, own in zip(members, rows, strict=True)]
+        sums += [
+            _weighed(prepared, step, sequence, grads, logged) for sequence, grads in zip(members, rows, strict=True)
+        ]
         if table is not None:
             chosen = torch.stack([rows[row.sequence - members.start][row.position] for row in table.rows]).double()
             grams.append(TokenGram(table=table, gram=_products(chosen), num_columns=chosen.shape[1]))

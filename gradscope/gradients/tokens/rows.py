@@ -42,7 +42,7 @@ class Chunk(Struct, frozen=True, kw_only=True):
     prefix: TokenSequence  # the sequence up to the last of them
 
 
-def _sample_tokens(candidates: Sequence[TokenRow], most: int, seed: int | Sequence[int]) -> tuple[TokenRow, ...]:
+def _sample_tokens(candidates: Sequence[TokenRow], max_tokens: int, seed: int | Sequence[int]) -> tuple[TokenRow, ...]:
     """Tokens drawn without replacement, each equally likely, in their order; all where there are no more.
 
     Raises:
@@ -52,26 +52,26 @@ def _sample_tokens(candidates: Sequence[TokenRow], most: int, seed: int | Sequen
     >>> [row.position for row in _sample_tokens(rows, 3, seed=0)]
     [2, 3, 4]
     """
-    if most < 1:
-        raise ValueError(f"at least one token is needed, got {most}")
-    if len(candidates) <= most:
+    if max_tokens < 1:
+        raise ValueError(f"at least one token is needed, got {max_tokens}")
+    if len(candidates) <= max_tokens:
         return tuple(candidates)
-    chosen = np.random.default_rng(seed).choice(len(candidates), size=most, replace=False)
+    chosen = np.random.default_rng(seed).choice(len(candidates), size=max_tokens, replace=False)
     return tuple(candidates[index] for index in sorted(chosen))
 
 
 def chunks_of(rows: Sequence[TokenRow], sequences: Sequence[TokenSequence], size: int = CHUNK) -> list[Chunk]:
     """Rows in chunks of at most ``size`` neighbors of one sequence, every row in one chunk."""
-    of_sequence: dict[int, list[int]] = defaultdict(list)
+    by_sequence: dict[int, list[int]] = defaultdict(list)
     for index in sorted(range(len(rows)), key=lambda index: rows[index].position):
-        of_sequence[rows[index].sequence].append(index)
+        by_sequence[rows[index].sequence].append(index)
     chunks = []
-    for index, members in sorted(of_sequence.items()):
+    for index, members in sorted(by_sequence.items()):
         for first in range(0, len(members), size):
-            inside, of = tuple(members[first : first + size]), sequences[index]
+            inside, sequence = tuple(members[first : first + size]), sequences[index]
             positions = tuple(rows[member].position for member in inside)
             end = positions[-1] + 1
-            prefix = replace(of, completion_ids=of.completion_ids[:end], mask=of.mask[:end])
+            prefix = replace(sequence, completion_ids=sequence.completion_ids[:end], mask=sequence.mask[:end])
             chunks.append(Chunk(rows=inside, positions=positions, sequence=index, prefix=prefix))
     return chunks
 
@@ -122,13 +122,13 @@ class TokenTable(Struct, frozen=True, kw_only=True):
 
 
 def token_tables(
-    prepared: PreparedStep, step: StepGram, *, most: int | None, seed: int, rollouts: Collection[int] | None
+    prepared: PreparedStep, step: StepGram, *, max_tokens: int | None, seed: int, rollouts: Collection[int] | None
 ) -> Iterator[TokenTable]:
     """The tokens of each group that count in the loss, or a random part of them; nothing of a group without any.
 
     Args:
         step: The step's Gram matrix, for the log-probabilities.
-        most: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
+        max_tokens: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
         rollouts: Rollouts of the step whose tokens are wanted; None: all.
     """
     plan = prepared.plan
@@ -147,7 +147,7 @@ def token_tables(
         ]
         if not candidates:
             continue
-        rows = _sample_tokens(candidates, most or len(candidates), (seed, step.step, number))
+        rows = _sample_tokens(candidates, max_tokens or len(candidates), (seed, step.step, number))
         yield TokenTable(
             group_id=group.group_id,
             rows=rows,

@@ -50,7 +50,7 @@ class CountedTokens(Struct, frozen=True, kw_only=True):
     reference: Array | None  # log pi of the reference policy, [N]; None without a KL term
     advantages: Array  # [N]
     weights: Array  # factors on grad log pi in the reward part of the gradient that the optimizer saw, [N]
-    plain: Array
+    on_policy_weights: Array
     """The same at ratio 1: without importance ratio, clip and correction, as if the policy itself had sampled, [N]."""
     lengths: tuple[int, ...]  # completion tokens of every rollout, those that do not count among them, [R]
 
@@ -69,10 +69,10 @@ def counted_tokens(prepared: PreparedStep, step: StepGram) -> CountedTokens | No
     if any(advantages is None for advantages in plan.advantages) or not any(mask.any() for mask in counted):
         return None
     entropies = policy_entropies(prepared.policy, plan, range(len(counted)), step.batch_tokens)
-    of_group = [number for number, group in enumerate(prepared.groups) for _ in group.rollouts]
+    group_of = [number for number, group in enumerate(prepared.groups) for _ in group.rollouts]
 
     def gathered(values: Callable[[int], Array | Index]) -> Array:
-        return np.concatenate([np.asarray(values(at), dtype=np.float64)[mask] for at, mask in enumerate(counted)])
+        return np.concatenate([np.asarray(values(i), dtype=np.float64)[mask] for i, mask in enumerate(counted)])
 
     def numbered(values: Callable[[int], Array | Index]) -> Index:
         return gathered(values).astype(np.int64)
@@ -82,23 +82,23 @@ def counted_tokens(prepared: PreparedStep, step: StepGram) -> CountedTokens | No
         sampled = np.array(mask, dtype=np.int64)
         return np.asarray(np.maximum(np.cumsum(np.diff(sampled, prepend=0) == 1) - 1, 0))
 
-    logprobs = [torch.tensor(own) for own in step.logprobs]
+    logprobs = [torch.tensor(row) for row in step.logprobs]
     logged = zip(prepared.rollouts, step.logprobs, strict=True)
-    sampled = [values for rollout, own in logged if (values := _sampled(rollout.logprobs, own)) is not None]
+    sampled = [values for rollout, row in logged if (values := _sampled(rollout.logprobs, row)) is not None]
     has_reference = plan.objective.has_reference  # a KL term to the sampler has none
     reference = [completion.reference if has_reference else None for completion in plan.completions]
     return CountedTokens(
-        rollouts=numbered(lambda at: np.full(len(counted[at]), at)),
-        groups=np.unique(numbered(lambda at: np.full(len(counted[at]), of_group[at])), return_inverse=True)[1],
-        positions=numbered(lambda at: np.arange(len(counted[at]))),
-        turns=numbered(lambda at: turns(plan.sequences[at].mask)),
-        logprobs=gathered(lambda at: step.logprobs[at]),
-        entropies=gathered(lambda at: entropies[at]),
+        rollouts=numbered(lambda i: np.full(len(counted[i]), i)),
+        groups=np.unique(numbered(lambda i: np.full(len(counted[i]), group_of[i])), return_inverse=True)[1],
+        positions=numbered(lambda i: np.arange(len(counted[i]))),
+        turns=numbered(lambda i: turns(plan.sequences[i].mask)),
+        logprobs=gathered(lambda i: step.logprobs[i]),
+        entropies=gathered(lambda i: entropies[i]),
         sampler=gathered(sampled.__getitem__) if len(sampled) == len(counted) else None,
-        reference=None if any(value is None for value in reference) else gathered(lambda at: _numbers(reference[at])),
-        advantages=gathered(lambda at: _numbers(plan.advantages[at])),
-        weights=gathered(lambda at: _numbers(plan.cotangent(Row(sequence=at, channel="logged"), logprobs[at]))),
-        plain=gathered(lambda at: _numbers(_at_ratio_one(plan, at, logprobs[at]))),
+        reference=None if any(value is None for value in reference) else gathered(lambda i: _numbers(reference[i])),
+        advantages=gathered(lambda i: _numbers(plan.advantages[i])),
+        weights=gathered(lambda i: _numbers(plan.cotangent(Row(sequence=i, channel="logged"), logprobs[i]))),
+        on_policy_weights=gathered(lambda i: _numbers(_at_ratio_one(plan, i, logprobs[i]))),
         lengths=tuple(map(len, counted)),
     )
 
@@ -107,16 +107,17 @@ def _at_ratio_one(plan: RowPlan, sequence: int, logprobs: torch.Tensor) -> torch
     """The slope of the loss of one completion where every ratio is 1, [T]."""
     advantages = plan.advantages[sequence]
     assert advantages is not None, "the caller asks for steps with logged advantages"
-    of, alone = plan.objective, Completion(counted=plan.completions[sequence].counted.to(logprobs))
-    return reward_slope(of.loss, of, alone, logprobs, plan.weights[sequence].to(logprobs), advantages.to(logprobs))
+    completion = Completion(counted=plan.completions[sequence].counted.to(logprobs))
+    weights, loss = plan.weights[sequence].to(logprobs), plan.objective.loss
+    return reward_slope(loss, plan.objective, completion, logprobs, weights, advantages.to(logprobs))
 
 
-def _sampled(logged: Sequence[float] | None, own: Array) -> Array | None:
+def _sampled(logged: Sequence[float] | None, policy: Array) -> Array | None:
     """The sampler's log-probabilities; the policy's own where it gave none."""
-    if logged is None or len(logged) != len(own):
+    if logged is None or len(logged) != len(policy):
         return None
     values = np.array(logged, dtype=np.float64)
-    return np.where(np.isfinite(values), values, own)
+    return np.where(np.isfinite(values), values, policy)
 
 
 def _numbers(values: torch.Tensor | None) -> Array:
@@ -128,7 +129,7 @@ def measure_token_sums(
     prepared: PreparedStep,
     tokens: CountedTokens,
     weights: Array,
-    of_entropy: NDArray[np.bool_],
+    is_entropy: NDArray[np.bool_],
     *,
     progress: ProgressCallback = no_progress,
 ) -> Array:
@@ -139,22 +140,22 @@ def measure_token_sums(
 
     Args:
         weights: Factors on each token's gradient, one row a weighting, [V, N].
-        of_entropy: Which weightings weigh grad of the entropies where tokens were sampled instead, [V].
+        is_entropy: Which weightings weigh grad of the entropies where tokens were sampled instead, [V].
     """
     require_one_process("Sums of tokens are")
-    outputs = _outputs(tokens, weights, of_entropy)
+    outputs = _outputs(tokens, weights, is_entropy)
     num_groups, device = tokens.num_groups, prepared.policy.device
     num_rows, trainable, budget = len(weights) * num_groups, prepared.policy.trainable, prepared.budget
     lengths = prepared.plan.lengths[: len(tokens.lengths)]
-    max_bytes, entropies = budget.row_bytes, bool(of_entropy.any())
+    max_bytes, entropies = budget.row_bytes, bool(is_entropy.any())
     by_layer = row_bytes(num_rows, trainable) > max_bytes
 
     def attempt(batch_tokens: int) -> Array:
         group_of = dict(zip(tokens.rollouts.tolist(), tokens.groups.tolist(), strict=True))
         rows = [
             (number * tokens.num_groups + group_of[sequence], Row(sequence=sequence, channel="logged", weights=weights))
-            for number, of_sequence in enumerate(outputs)
-            for sequence, weights in enumerate(of_sequence)
+            for number, sequence_weights in enumerate(outputs)
+            for sequence, weights in enumerate(sequence_weights)
             if weights.any()
         ]
         total = GramAccumulator(num_rows, device, row_targets=[target for target, _ in rows])
@@ -186,13 +187,13 @@ Outputs = list[list[torch.Tensor]]
 """Each weighting's weights of the outputs of each sequence, [V][R][T], or [V][R][2 T] with entropies."""
 
 
-def _outputs(tokens: CountedTokens, weights: Array, of_entropy: NDArray[np.bool_]) -> Outputs:
+def _outputs(tokens: CountedTokens, weights: Array, is_entropy: NDArray[np.bool_]) -> Outputs:
     ends = np.cumsum(tokens.lengths)
-    starts, num_tokens, halves = ends - tokens.lengths, int(ends[-1]), 1 + bool(of_entropy.any())
-    at, made = starts[tokens.rollouts] + tokens.positions, []
-    for row, is_of_entropy in zip(weights, of_entropy, strict=True):
+    starts, num_tokens, halves = ends - tokens.lengths, int(ends[-1]), 1 + bool(is_entropy.any())
+    columns, made = starts[tokens.rollouts] + tokens.positions, []
+    for row, by_entropy in zip(weights, is_entropy, strict=True):
         spread = np.zeros((halves, num_tokens))
-        spread[int(is_of_entropy), at] = row
+        spread[int(by_entropy), columns] = row
         made.append([torch.from_numpy(part.flatten()) for part in np.split(spread, ends[:-1], axis=1)])
     return made
 
@@ -260,8 +261,8 @@ def corrected(tokens: CountedTokens, sampler: Array, correction: SamplerCorrecti
     factors = np.ones(len(sampler))
     for rollout in np.unique(tokens.rollouts):
         mine = tokens.rollouts == rollout
-        own, logged = torch.from_numpy(tokens.logprobs[mine]), torch.from_numpy(sampler[mine])
-        factors[mine] = correction.ratio(logged, own, torch.ones_like(own)).numpy()
+        policy, logged = torch.from_numpy(tokens.logprobs[mine]), torch.from_numpy(sampler[mine])
+        factors[mine] = correction.ratio(logged, policy, torch.ones_like(policy)).numpy()
     return factors
 
 
@@ -270,10 +271,10 @@ def sequence_factors(gaps: Sequence[Array]) -> dict[str, Array]:
 
     ``gaps`` are the policy's log-probabilities minus the sampler's, 0 where a token does not count, [R][T].
     """
-    own = [torch.from_numpy(np.asarray(gap, dtype=np.float64)) for gap in gaps]
-    factors = {UNCORRECTED: np.ones(len(own))}
+    tensors = [torch.from_numpy(np.asarray(gap, dtype=np.float64)) for gap in gaps]
+    factors = {UNCORRECTED: np.ones(len(tensors))}
     for name, correction in CORRECTIONS.items():
         if correction is not None and correction.by_sequence:
-            ratios = [float(correction.ratio(torch.zeros_like(gap), gap, torch.ones_like(gap))) for gap in own]
+            ratios = [float(correction.ratio(torch.zeros_like(gap), gap, torch.ones_like(gap))) for gap in tensors]
             factors[name] = np.array(ratios)
     return factors

@@ -51,8 +51,8 @@ def fused_head(model: Any, *, in_float32: bool = False) -> Iterator[None]:
     if original_type(head.original_module if saved else head) is not nn.Linear:
         yield
         return
-    least = torch.float32 if in_float32 else None
-    with exchanged_forward(head, lambda hidden: _FusedHead.apply(hidden, head.weight, head.bias, least)):  # type: ignore[no-untyped-call]
+    fixed_dtype = torch.float32 if in_float32 else None
+    with exchanged_forward(head, lambda hidden: _FusedHead.apply(hidden, head.weight, head.bias, fixed_dtype)):  # type: ignore[no-untyped-call]
         yield
 
 
@@ -125,8 +125,8 @@ class TrainerArithmetic(Struct, frozen=True, kw_only=True):
         config = model.config.get_text_config()  # type: ignore[attr-defined]
         coefficient = 0.0
         if hasattr(config, "output_router_logits"):
-            own = getattr(config, "router_aux_loss_coef", 0.0)
-            coefficient = settings.get("router_aux_loss_coef", own)
+            configured = getattr(config, "router_aux_loss_coef", 0.0)
+            coefficient = settings.get("router_aux_loss_coef", configured)
         return cls(
             autocast=half,
             micro_batch=rows if isinstance(rows, int) and rows > 0 else None,
@@ -136,8 +136,8 @@ class TrainerArithmetic(Struct, frozen=True, kw_only=True):
 
     def is_reduced(self, policy: MeasuredPolicy) -> bool:
         """Whether anything is rounded to less than float32."""
-        least = min(parameter.dtype.itemsize for parameter in policy.model.parameters())
-        return self.autocast is not None or least < torch.float32.itemsize
+        coarsest = min(parameter.dtype.itemsize for parameter in policy.model.parameters())
+        return self.autocast is not None or coarsest < torch.float32.itemsize
 
     @contextmanager
     def on(self, device: torch.device, model: object) -> Iterator[None]:
@@ -204,7 +204,7 @@ def trained_norms(
     """
     prepared, passes = _in_trainers_rows(prepared, arithmetic, sampler)
     orders = _orders(prepared.plan, arithmetic.micro_batch, num_orders, seed)
-    norms, resolution = [], min(torch.finfo(of.dtype).eps for of in prepared.policy.trainable.values())
+    norms, resolution = [], min(torch.finfo(parameter.dtype).eps for parameter in prepared.policy.trainable.values())
     masks = []
     for number, order in enumerate(orders):
         noise = torch.Generator().manual_seed(seed + number)
@@ -268,7 +268,7 @@ def _in_trainers_rows(
     policy, plan = prepared.policy, prepared.plan
     framed, is_reduced = prepared.framed(), arithmetic.is_reduced(policy)
 
-    def each(model: Any, *, entropies: bool = False) -> list[torch.Tensor]:
+    def forward(model: Any, *, entropies: bool = False) -> list[torch.Tensor]:
         outputs: list[torch.Tensor] = []
         with torch.no_grad(), arithmetic.on(policy.device, model):
             for batch in _chunks(framed, range(len(plan.sequences)), arithmetic):
@@ -278,13 +278,13 @@ def _in_trainers_rows(
     old = [completion.old for completion in plan.completions if completion.old is not None]
     reference = [completion.reference for completion in plan.completions if completion.reference is not None]
     passes = ForwardPasses(
-        old=each(sampler.model) if sampler is not None and is_reduced else old or None,
+        old=forward(sampler.model) if sampler is not None and is_reduced else old or None,
         reference=reference if plan.objective.has_reference else None,
-        entropies=each(policy.model, entropies=True) if plan.objective.top_entropy_quantile < 1.0 else None,
+        entropies=forward(policy.model, entropies=True) if plan.objective.top_entropy_quantile < 1.0 else None,
     )
     if plan.objective.has_reference and is_reduced:
         with policy.as_reference() as model:
-            passes = replace(passes, reference=each(model))
+            passes = replace(passes, reference=forward(model))
     return framed.planned_with(passes), passes
 
 
@@ -293,15 +293,15 @@ def _nudged(
 ) -> PreparedStep:
     """The step with every token's weight, and the results of forward passes, a little larger or smaller."""
 
-    def each(rows: Sequence[torch.Tensor], least: float = 0.0, size: float = _NUDGE) -> tuple[torch.Tensor, ...]:
+    def nudge(rows: Sequence[torch.Tensor], floor: float = 0.0, size: float = _NUDGE) -> tuple[torch.Tensor, ...]:
         draws = (size * torch.randn(row.shape, generator=draw).to(row) for row in rows)
-        return tuple(row + drawn * row.abs().clamp(min=least) for row, drawn in zip(rows, draws, strict=True))
+        return tuple(row + drawn * row.abs().clamp(min=floor) for row, drawn in zip(rows, draws, strict=True))
 
     sizes = {"reference": _NUDGE, "old": _NUDGE, "entropies": entropy_rounding}
-    of_passes = ((name, size, getattr(passes, name)) for name, size in sizes.items())
-    nudged = {name: rows and each(rows, 1.0, size) for name, size, rows in of_passes if rows is not None}
+    fields = ((name, size, getattr(passes, name)) for name, size in sizes.items())
+    nudged = {name: rows and nudge(rows, 1.0, size) for name, size, rows in fields if rows is not None}
     plan = prepared.planned_with(ForwardPasses(**nudged)).plan
-    return replace(prepared, plan=replace(plan, weights=each(plan.weights), kl_weights=each(plan.kl_weights)))
+    return replace(prepared, plan=replace(plan, weights=nudge(plan.weights), kl_weights=nudge(plan.kl_weights)))
 
 
 @contextmanager
@@ -360,7 +360,7 @@ class Assumption(Struct, frozen=True, kw_only=True):
     frozen: frozenset[str] = frozenset()  # parameters that were not trained
 
     @classmethod
-    def of(cls, policy: MeasuredPolicy) -> Assumption:
+    def from_policy(cls, policy: MeasuredPolicy) -> Assumption:
         """The facts from the folder itself."""
         return cls(padding_row=padding_row(policy.model))
 
@@ -383,8 +383,8 @@ class Assumption(Struct, frozen=True, kw_only=True):
             )
         if self.frozen:
             names = sorted(self.frozen)
-            more = f" and {len(names) - 1} more parameters were" if len(names) > 1 else " was"
-            yield f"{names[0]}{more} frozen: the same in two checkpoints, and only so is the logged grad_norm met."
+            verb = f" and {len(names) - 1} more parameters were" if len(names) > 1 else " was"
+            yield f"{names[0]}{verb} frozen: the same in two checkpoints, and only so is the logged grad_norm met."
 
 
 def other_assumptions(
@@ -396,12 +396,12 @@ def other_assumptions(
     """
     # other tokens whose embedding may have got no gradient, where that makes a difference to the step
     candidates, end = prepared.policy.padding_rows, None if routes else -1
-    read = {token for of in prepared.plan.sequences for token in (*of.prompt_ids, *of.completion_ids)[:end]}
+    read = {token for s in prepared.plan.sequences for token in (*s.prompt_ids, *s.completion_ids)[:end]}
     is_open = bool(read.intersection(candidates))
     rows = dict.fromkeys([start.padding_row, *(row for row in candidates if is_open and row in {None, *read})])
     sets = dict.fromkeys([frozenset[str](), frozen])
-    every = [Assumption(padding_row=row, frozen=left_out) for left_out in sets for row in rows]
-    return [assumption for assumption in every if assumption != start]
+    combinations = [Assumption(padding_row=row, frozen=left_out) for left_out in sets for row in rows]
+    return [assumption for assumption in combinations if assumption != start]
 
 
 def norm_under(prepared: PreparedStep, assumptions: Sequence[Assumption]) -> Iterator[tuple[Assumption, float]]:
@@ -440,10 +440,10 @@ def is_own_output(model: Any, sequence: TokenSequence) -> bool:
     ids = torch.tensor([(*sequence.prompt_ids, *sequence.completion_ids)], device=device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
     with torch.no_grad():
-        own = model(**inputs).logits
+        expected = model(**inputs).logits
         with trl_output(model):
             made = model(**inputs).logits
-    return made.shape == own.shape and bool((made - own).abs().max() <= _SAME * own.abs().max())
+    return made.shape == expected.shape and bool((made - expected).abs().max() <= _SAME * expected.abs().max())
 
 
 @contextmanager

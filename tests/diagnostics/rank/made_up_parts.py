@@ -43,10 +43,10 @@ def made_up(
         reference=logprobs + rng.normal(0, scale, count),
         advantages=np.repeat(rng.choice([-1.0, 0.0, 1.0], 3 * num_groups), 6),
         weights=np.zeros(count),
-        plain=np.zeros(count),
+        on_policy_weights=np.zeros(count),
         lengths=(6,) * (3 * num_groups),
     )
-    tokens = replace(tokens, weights=-0.1 * tokens.advantages, plain=-0.1 * tokens.advantages)
+    tokens = replace(tokens, weights=-0.1 * tokens.advantages, on_policy_weights=-0.1 * tokens.advantages)
     rows, climbs = rng.normal(size=(count, 5)), rng.normal(size=(count, 5))
     cells = token_cells(tokens.advantages, tokens.logprobs, tokens.entropies)
     factors = (
@@ -54,7 +54,7 @@ def made_up(
     )
     weightings = {("cell", cell): mask * tokens.weights for cell, mask in cells.items()}
     weightings |= {("turn", turn): mask * tokens.weights for turn, mask in turn_masks(tokens).items()}
-    weightings |= {("correction", name): values * tokens.plain for name, values in factors.items()}
+    weightings |= {("correction", name): values * tokens.on_policy_weights for name, values in factors.items()}
     weightings[ENTROPY, None] = np.full(count, 1 / count)
     sums = np.stack(
         [

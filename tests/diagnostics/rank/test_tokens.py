@@ -512,11 +512,11 @@ def test_each_correction_is_the_sum_of_its_rows() -> None:
         "geometric_mask": full ** (1 / 6) * (abs(np.log(full)) / 6 <= np.log(1.001)),
         "sequence_ratio": full,
     }
-    plain, unbiased = tokens.plain @ made.rows, (full * tokens.plain) @ made.rows
+    plain, unbiased = tokens.on_policy_weights @ made.rows, (full * tokens.on_policy_weights) @ made.rows
     effects = token_parts.correction_effects(7, made.weighed)
     assert [effect.correction for effect in effects] == list(factors)
     for effect in effects:
-        own = (factors[effect.correction] * tokens.plain) @ made.rows
+        own = (factors[effect.correction] * tokens.on_policy_weights) @ made.rows
         lengths = {name: np.linalg.norm(of) for name, of in (("own", own), ("plain", plain), ("unbiased", unbiased))}
         assert effect.norm_ratio.value == pytest.approx(lengths["own"] / lengths["plain"])
         if not own.any():  # no geometric mean is within one in a thousand

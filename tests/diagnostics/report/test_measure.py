@@ -223,8 +223,8 @@ def test_rollouts_of_the_largest_gradient_are_measured_by_their_part(monkeypatch
     """Parts of 2/6, none, and 4/6 of a sum along the first axis."""
     asked: dict[str, Any] = {}
 
-    def measure(prepared: str, gram: Any, order: list[int], *, most: int) -> tuple[()]:
-        asked.update(prepared=prepared, step=gram.step, order=order, most=most)
+    def measure(prepared: str, gram: Any, order: list[int], *, max_tokens: int) -> tuple[()]:
+        asked.update(prepared=prepared, step=gram.step, order=order, max_tokens=max_tokens)
         return ()
 
     monkeypatch.setattr(recomputed, "prepared_of", lambda run, step, weights, loss, *_: f"{weights}, ready")
@@ -233,7 +233,7 @@ def test_rollouts_of_the_largest_gradient_are_measured_by_their_part(monkeypatch
     steps = [step(1, [[1.0, 0.0]]), step(2, [[2.0, 0.0], [0.0, 0.0], [4.0, 0.0]])]
     steps[1].gram.batch_tokens, steps[1].gram.assumption = 128, "trained"
     assert report_tokens(RUN, steps, NOT_READ, 64, EngineOptions()) == ()
-    assert asked == {"prepared": "weights 2, ready as trained", "step": 2, "order": [2, 0], "most": 64}
+    assert asked == {"prepared": "weights 2, ready as trained", "step": 2, "order": [2, 0], "max_tokens": 64}
     assert np.allclose(steps[1].gram.policy_gram.sum(), 36.0)
 
 

@@ -183,7 +183,7 @@ def group_weights(model: Any) -> Any:
 def signal(kind: Any) -> Callable[[Any], Any]:
     def run(model: Any) -> Any:
         step = prepared(model, num_groups=1)
-        return measure_signals(step, measure_step(step), kind, most=None, seed=0).logged_gram
+        return measure_signals(step, measure_step(step), kind, max_tokens=None, seed=0).logged_gram
 
     return run
 
@@ -224,9 +224,9 @@ def answers(model: Any) -> Any:
 
 
 CASES = {
-    "token rows of a sketch": ("qwen3_gqa_norms", tokens_of(num_buckets=16, most=3)),
-    "token rows of a sample, tied": ("gpt2_tied_conv1d", tokens_of(most=3)),
-    "token rows of a sample, experts": ("mixtral", tokens_of(most=3)),
+    "token rows of a sketch": ("qwen3_gqa_norms", tokens_of(num_buckets=16, max_tokens=3)),
+    "token rows of a sample, tied": ("gpt2_tied_conv1d", tokens_of(max_tokens=3)),
+    "token rows of a sample, experts": ("mixtral", tokens_of(max_tokens=3)),
     "tokens of rollouts": ("qwen3_gqa_norms", rollout_tokens),
     "weights": ("qwen3_gqa_norms", weights),
     "weights of groups": ("qwen3_gqa_norms", group_weights),

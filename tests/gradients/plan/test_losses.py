@@ -22,7 +22,7 @@ def terms(ratios: list[float], advantages: list[float], *, bound=INF, correction
         high=1.2,
         bound=bound,
         correction=None if correction is None else correction * ones,
-        of=losses.LossParameters(**of),
+        parameters=losses.LossParameters(**of),
     )
 
 
@@ -86,10 +86,10 @@ def test_averages_by_hand(name, expected):
 def test_averages_of_other_trainers_by_hand() -> None:
     assert losses.summed([2, 3], losses.LossParameters(), 5) == [1.0, 1.0]
     assert losses.by_factor([2, 3], losses.LossParameters(loss_scale_factor=10.0), 5) == [0.05, 0.05]
-    of_counted = losses.without_empty(losses.completions_alike)
+    of_counted = losses.without_empty(losses.mean_per_completion)
     assert of_counted([2, 0, 5], losses.LossParameters(), 7) == [0.25, 0.0, 0.1]
     assert of_counted([0], losses.LossParameters(), 0) == [0.0]
-    assert of_counted.__name__ != losses.completions_alike.__name__  # which tells losses of cached steps apart
+    assert of_counted.__name__ != losses.mean_per_completion.__name__  # which tells losses of cached steps apart
 
 
 @pytest.mark.parametrize(("shift", "advantage"), [(0.02, 1.0), (0.02, -1.0), (0.2, 1.0), (0.2, -1.0), (-0.2, -1.0)])

@@ -46,7 +46,9 @@ WITH_KL = replace(DAPO, beta=0.1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("question", [measure_tokens, partial(measure_signals, signal="hidden", most=512, seed=0)])
+@pytest.mark.parametrize(
+    "question", [measure_tokens, partial(measure_signals, signal="hidden", max_tokens=512, seed=0)]
+)
 def test_the_reference_runs_once_for_all_that_is_asked_of_a_step(question):
     reference, passes = tiny_model("gpt2_tied_conv1d"), []
     plain_head(reference)  # it runs the model, once and for all
@@ -97,14 +99,14 @@ def test_a_batch_apart_has_another_order_and_another_length_than_any_of_an_engin
     step = prepared(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO)
     lengths = step.plan.lengths
     (full,) = step.batches(range(6), 4096)
-    apart = step.batch_apart(full.rows)
+    apart = step.check_batch(full.rows)
     assert (apart.rows, apart.length) == (full.rows[::-1], max(lengths) + 1)
     shortest = int(np.argmin(lengths))
-    assert step.batch_apart([shortest]).length not in lengths
-    assert step.batch_apart([shortest]).spans == ((0, lengths[shortest]),)
+    assert step.check_batch([shortest]).length not in lengths
+    assert step.check_batch([shortest]).spans == ((0, lengths[shortest]),)
     framed = prepared(replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding()), tiny_groups(), DAPO).framed()
-    assert framed.batch_apart([0, 1]).length == framed.batch([0, 1]).length  # it stays in the trainer's frame
-    assert framed.batch_apart([0, 1]).rows == (1, 0)
+    assert framed.check_batch([0, 1]).length == framed.batch([0, 1]).length  # it stays in the trainer's frame
+    assert framed.check_batch([0, 1]).rows == (1, 0)
 
 
 SHAPE = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}

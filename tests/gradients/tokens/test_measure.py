@@ -44,9 +44,9 @@ def test_token_gram_in_float64_is_exact_to_rounding_and_adds_up_to_score_vectors
 def test_a_sample_is_a_part_of_the_whole():
     policy, groups = models.tiny_policy("qwen3_gqa_norms"), models.tiny_groups(1, 3)
     (full,) = measured(policy, groups)
-    (part,) = measured(policy, groups, most=5, seed=4)
-    (again,) = measured(policy, groups, most=5, seed=4)
-    (other,) = measured(policy, groups, most=5, seed=1)
+    (part,) = measured(policy, groups, max_tokens=5, seed=4)
+    (again,) = measured(policy, groups, max_tokens=5, seed=4)
+    (other,) = measured(policy, groups, max_tokens=5, seed=1)
     index = [
         int(np.flatnonzero((full.table.rollouts == i) & (full.table.positions == t))[0])
         for i, t in zip(part.table.rollouts, part.table.positions, strict=True)
@@ -104,7 +104,7 @@ def step():
 
 def test_shares_add_up_and_a_lone_token_has_its_rollouts_norm(step):
     policy, groups, gram = step
-    tokens = measure_rollout_tokens(prepare_step(policy, groups, models.DAPO), gram, [4, 0], most=512)
+    tokens = measure_rollout_tokens(prepare_step(policy, groups, models.DAPO), gram, [4, 0], max_tokens=512)
     assert [(first.group_id, first.sample) for first in tokens] == [
         (gram.group_ids[index], gram.samples[index]) for index in (4, 0)
     ]
@@ -129,10 +129,12 @@ def test_entropy_is_that_of_the_plain_softmax(step):
 def test_rollouts_are_left_out_from_the_end_and_a_long_first_one_is_drawn_from(step):
     policy, groups, gram = step
     lengths = [len(rollout.completion_ids) for group in groups for rollout in group.rollouts]
-    tokens = measure_rollout_tokens(prepare_step(policy, groups, models.DAPO), gram, [0, 1, 2], most=sum(lengths[:2]))
+    tokens = measure_rollout_tokens(
+        prepare_step(policy, groups, models.DAPO), gram, [0, 1, 2], max_tokens=sum(lengths[:2])
+    )
     assert len(tokens) == 2
     longest = int(np.argmax(lengths))
-    (drawn,) = measure_rollout_tokens(prepare_step(policy, groups, models.DAPO), gram, [longest, 0], most=2)
+    (drawn,) = measure_rollout_tokens(prepare_step(policy, groups, models.DAPO), gram, [longest, 0], max_tokens=2)
     assert drawn.is_seen.sum() == 2
     assert drawn.shares is None
     assert (drawn.norms > 0).tolist() == drawn.is_seen.tolist()
@@ -174,7 +176,7 @@ def require_signals(prepared: PreparedStep, kind: str) -> None:
     """The matrices of tokens and of rollouts are those of derivatives by autograd."""
     rows = [plain_rows(prepared, rollout, kind) for rollout in range(6)]
     step = measure_step(prepared)
-    result = measure_signals(prepared, step, kind, most=None, seed=0)
+    result = measure_signals(prepared, step, kind, max_tokens=None, seed=0)
     assert result.num_columns == rows[0].shape[1]
     size = 6 // len(prepared.groups)
     for index, gram in enumerate(result.tokens):
@@ -207,10 +209,10 @@ def test_signals_of_drawn_tokens_of_a_step_without_logged_advantages(monkeypatch
     bare = models.changed(models.tiny_groups(1, 2), advantage=None)
     prepared = prepare_step(models.tiny_policy("llama_untied_biases"), bare, models.DAPO)
     step = measure_step(prepared)
-    result = measure_signals(prepared, step, "hidden", most=3, seed=0)
+    result = measure_signals(prepared, step, "hidden", max_tokens=3, seed=0)
     assert result.logged_gram is None
     assert result.tokens[0].gram.shape == (3, 3)
     assert result.tokens[0].table.num_tokens > 3
     monkeypatch.setattr(type(prepared.policy.model), "get_output_embeddings", lambda _: None)
     with pytest.raises(InputError, match="no output head"):
-        measure_signals(prepared, step, "hidden", most=None, seed=0)
+        measure_signals(prepared, step, "hidden", max_tokens=None, seed=0)

@@ -93,7 +93,7 @@ def test_every_token_has_its_position_and_its_weight() -> None:
     assert set(result.groups[result.rollouts < 3]) == {0}
     expected = np.repeat([-rollout.advantage * models.weight_of(groups) for rollout in rollouts], lengths)
     np.testing.assert_allclose(result.weights, expected)
-    np.testing.assert_allclose(result.plain, expected)
+    np.testing.assert_allclose(result.on_policy_weights, expected)
     assert (result.sampler, result.reference) == (None, None)
     assert (result.turns.max(), result.num_groups) == (0, 2)
 
@@ -117,7 +117,9 @@ def test_a_correction_of_the_loss_is_in_its_weights_and_not_in_those_at_ratio_on
     result = tokens_of(groups, correction=cut, needs_sampler=True)
     assert result is not None
     assert result.sampler is not None
-    np.testing.assert_allclose(result.weights, np.minimum(np.exp(result.logprobs - result.sampler), 1.5) * result.plain)
+    np.testing.assert_allclose(
+        result.weights, np.minimum(np.exp(result.logprobs - result.sampler), 1.5) * result.on_policy_weights
+    )
 
 
 def test_a_sampler_without_a_number_is_the_policy_itself_and_other_lengths_are_none() -> None:
@@ -168,7 +170,7 @@ def table(logprobs: list[float], rollouts: list[int], **rest: object) -> sums.Co
             "reference": None,
             "advantages": np.ones(count),
             "weights": np.ones(count),
-            "plain": np.ones(count),
+            "on_policy_weights": np.ones(count),
             "lengths": (count,),
             **rest,
         }
