@@ -84,16 +84,16 @@ def complete_checkpoints(run: Path) -> tuple[int, ...]:
     return tuple(sorted(int(marker.parent.name.removeprefix("checkpoint-")) for marker in markers))
 
 
-def resumable(run: Path, num_updates: int, num_processes: int = 1) -> Path:
+def resumable(run: Path, num_updates: int, num_processes: int) -> Path:
     """The folder of a checkpoint to go on from, with the optimizer's and each process's random state in it.
 
     Raises:
         InputError: The state was removed; without it the run would go on differently and not say so.
     """
     folder = checkpoint_path(run, num_updates)
-    several = [f"rng_state_{index}.pth" for index in range(num_processes)]
+    rng_states = [f"rng_state_{index}.pth" for index in range(num_processes)]
     optimizer = _SHARDED_ONLY if shards_model() else ("optimizer.pt",)
-    needed = (*optimizer, "scheduler.pt", *(several if num_processes > 1 else ["rng_state.pth"]))
+    needed = (*optimizer, "scheduler.pt", *(rng_states if num_processes > 1 else ["rng_state.pth"]))
     absent = [name for name in needed if not (folder / name).is_file()]
     if absent:
         raise InputError(
@@ -116,9 +116,9 @@ def rewind(run: Path, num_updates: int) -> None:
     file, remaining = metrics_path(run), list[bytes]()
     lines = read_limited(file).splitlines(keepends=True) if file.exists() else []
     steps = [step_of(line) for line in lines]
-    for at, (line, step) in enumerate(zip(lines, steps, strict=True)):
+    for index, (line, step) in enumerate(zip(lines, steps, strict=True)):
         # one that was cut off at the end goes; one that cannot be read stays, for readers to report
-        is_last = step is None or step not in steps[at + 1 :]
+        is_last = step is None or step not in steps[index + 1 :]
         if line.endswith(b"\n") and is_last and (step is None or step <= num_updates):
             remaining.append(line)
     atomic_write(file, b"".join(remaining), force=True)

@@ -87,10 +87,10 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     """``bfloat16`` computes in mixed precision: trained weights stay in float32, an adapter's frozen base does not."""
 
     def __post_init__(self) -> None:
-        for name, least in _MINIMUM.items():
+        for name, minimum in _MINIMUM.items():
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= least):
-                raise UsageError(f"{name} is {value!r}; the least is {least}.", hint=f"Give another {_flag(name)}.")
+            if value is not None and not (math.isfinite(value) and value >= minimum):
+                raise UsageError(f"{name} is {value!r}; the least is {minimum}.", hint=f"Give another {_flag(name)}.")
         for name in _ABOVE_ZERO:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):

@@ -208,12 +208,12 @@ def own_random_state() -> Iterator[None]:
 
 
 @contextmanager
-def torch_threads(number: int) -> Iterator[None]:
-    """Compute with so many threads."""
+def single_thread() -> Iterator[None]:
+    """Let PyTorch compute with one thread."""
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(number)
+    torch.set_num_threads(1)
     try:
         yield
     finally:

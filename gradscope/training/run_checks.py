@@ -26,7 +26,7 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.processes import refuse_once, shards_model
 from gradscope.training.tasks.task import Task
 
-_OF_STEPS = ("per_step", "per_token")  # formulations of the rewards of single steps of a completion
+_STEPWISE = ("per_step", "per_token")  # formulations of the rewards of single steps of a completion
 
 
 def check_settings(config: TrainConfig) -> None:
@@ -51,8 +51,8 @@ def check_settings(config: TrainConfig) -> None:
             f"{config.advantage} is defined for rewards of 0 and 1, and the task steps rewards shares.",
             hint="Choose another --advantage, or --task running-sums.",
         )
-    if config.reward == "answer_probability" and (chosen.needs_binary or config.advantage in _OF_STEPS):
-        why = "reads rewards of steps alone" if config.advantage in _OF_STEPS else "is defined for rewards of 0 and 1"
+    if config.reward == "answer_probability" and (chosen.needs_binary or config.advantage in _STEPWISE):
+        why = "reads rewards of steps alone" if config.advantage in _STEPWISE else "is defined for rewards of 0 and 1"
         raise UsageError(
             f"{config.advantage} {why}, and --reward answer_probability rewards with a probability.",
             hint="Choose another --advantage, or leave out --reward.",
@@ -84,7 +84,7 @@ def check_task(config: TrainConfig, task: Task) -> None:
         UsageError: The formulation reads rewards of steps and the task has none, or dynamic sampling would have no
             other prompt to take.
     """
-    if config.advantage in _OF_STEPS and task.step_grader is None:
+    if config.advantage in _STEPWISE and task.step_grader is None:
         raise UsageError(
             f"{config.advantage} needs rewards of single steps, and the task {config.task} has none.",
             hint="Choose another --advantage, or --task steps or running-sums.",
@@ -153,7 +153,7 @@ SHARDED_NOTE = (
 )
 
 
-def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], notes: Sequence[str] = ()) -> RunManifest:
+def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], notes: Sequence[str]) -> RunManifest:
     """The manifest of a run that starts now, with notes of the task and the model that a reader should know."""
     return begun_manifest(
         f"{config.task}-{short_name(config.advantage)}-{config.seed}",
@@ -176,8 +176,8 @@ def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], not
     )
 
 
-def begun_manifest(name: str, **about: Any) -> RunManifest:
-    """The manifest of a run that starts now on this machine, with the fields that only its maker knows."""
+def begun_manifest(name: str, **fields: Any) -> RunManifest:
+    """The manifest of a run that starts now on this machine; its maker gives the other fields."""
     return RunManifest(
         run_id=f"{name}-{uuid.uuid4().hex[:8]}",
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -187,7 +187,7 @@ def begun_manifest(name: str, **about: Any) -> RunManifest:
             **{package: metadata.version(package) for package in _PACKAGES},
         },
         commit=checkout_commit(),
-        **about,
+        **fields,
     )
 
 

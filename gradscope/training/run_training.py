@@ -119,11 +119,17 @@ def _make_trainer(
         }
         for problem in task.train
     ]
+    dense = None
+    if config.reward == policies.ANSWER_PROBABILITY and task.answer_mark is not None:
+        batch_size = arguments["per_device_train_batch_size"]
+        dense = policies.AnswerProbability(
+            policy, task.answer_mark, temperature=config.temperature, batch_size=batch_size
+        )
     padding = getattr(policy.model.config.get_text_config(), "pad_token_id", None)
     try:
         trainer = RecordingTrainer(
             online=online,
-            rewards=policies.RewardFunctions(task, _answer_probability(config, task, policy, arguments)),
+            rewards=policies.RewardFunctions(task, dense),
             recorder=recorder,
             sampling=make_sampling(config, rows, padding=policy.tokenizer.pad_token_id),
             model=policy.model,
@@ -139,17 +145,6 @@ def _make_trainer(
     policy.model.config.get_text_config().pad_token_id = padding
     trainer.remove_callback(PrinterCallback)  # it prints each log entry to stdout
     return trainer
-
-
-def _answer_probability(
-    config: TrainConfig, task: Task, policy: policies.TrainedPolicy, arguments: Mapping[str, Any]
-) -> policies.AnswerProbability | None:
-    if config.reward != "answer_probability" or task.answer_mark is None:
-        return None
-    rows_at_once = arguments["per_device_train_batch_size"]
-    return policies.AnswerProbability(
-        policy, task.answer_mark, temperature=config.temperature, rows_at_once=rows_at_once
-    )
 
 
 def _sample_heldout(
@@ -175,7 +170,7 @@ def _sample_heldout(
         policies.HeldoutSampling(
             num_samples=config.heldout_samples,
             # as many as a step samples, so that memory suffices
-            rows_at_once=max(config.num_prompts * config.group_size, _MIN_ROWS * small),
+            batch_size=max(config.num_prompts * config.group_size, _MIN_ROWS * small),
             max_completion_length=arguments["max_completion_length"],
             temperature=config.temperature,
             seed=config.seed,

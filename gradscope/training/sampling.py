@@ -52,11 +52,11 @@ def _remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> l
     budget = [size] * len(probe)
     if not unsolved:
         return budget
-    each, remainder = divmod(size * len(solved), len(unsolved))
+    share, remainder = divmod(size * len(solved), len(unsolved))
     for index in solved:
         budget[index] = 0
     for rank, index in enumerate(unsolved):
-        budget[index] += each + (rank < remainder)
+        budget[index] += share + (rank < remainder)
     return budget
 
 

@@ -96,17 +96,17 @@ def resume_command(run: Path) -> str:
     program = ["gradscope"] if size == 1 else ["torchrun", "--nproc-per-node", str(size), "-m", "gradscope"]
     if processes.shards_model():
         program = [*processes.SHARDED_LAUNCH, "--num_processes", str(size), "-m", "gradscope"]
-    again = ["--resume", "--config", str(manifest_path(run)), "--output", str(run)]
+    arguments = ["--resume", "--config", str(manifest_path(run)), "--output", str(run)]
     with suppress(GradscopeError):  # without a manifest there is no formulation of the user's own to name again
         named = read_manifest(run).advantage
-        again += ["--advantage", named] if is_in_file(named) else []
-    return shlex.join([*program, "train", *again])
+        arguments += ["--advantage", named] if is_in_file(named) else []
+    return shlex.join([*program, "train", *arguments])
 
 
 def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: ProgressCallback) -> None:
     """Load and check everything, and only then touch the folder."""
     from gradscope.training.grpo.policy import check_prompts, load_trained_policy, most_answer_tokens, weights_dtype
-    from gradscope.training.libraries import own_random_state, quiet_libraries, torch_threads
+    from gradscope.training.libraries import own_random_state, quiet_libraries, single_thread
     from gradscope.training.run_checks import make_manifest
     from gradscope.training.run_training import SMALL_MODEL, fit
 
@@ -134,7 +134,7 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
             with naming(run):
                 processes.run_on_main(start)
         small = sum(parameter.numel() for parameter in policy.model.parameters()) < SMALL_MODEL
-        with torch_threads(1) if on_cpu and small else nullcontext(), naming(run):
+        with single_thread() if on_cpu and small else nullcontext(), naming(run):
             try:
                 fit(run, config, task, policy, arguments, on_cpu=on_cpu, progress=progress)
             except GradscopeError:

@@ -183,14 +183,14 @@ class AnswerProbability:
 
     Args:
         mark: Where an answer begins.
-        rows_at_once: Rows of one forward.
+        batch_size: Rows of one forward.
     """
 
-    def __init__(self, policy: TrainedPolicy, mark: AnswerMark, *, temperature: float, rows_at_once: int) -> None:
+    def __init__(self, policy: TrainedPolicy, mark: AnswerMark, *, temperature: float, batch_size: int) -> None:
         self._policy = policy
         self._mark = mark
         self._temperature = temperature
-        self._rows_at_once = rows_at_once
+        self._batch_size = batch_size
         self.forward: Callable[[torch.Tensor], torch.Tensor] = lambda ids: policy.model(input_ids=ids).logits
         """From ids [R, T] to scores [R, T, V]; a trainer sets its own."""
 
@@ -199,8 +199,8 @@ class AnswerProbability:
         rows = [self._row(problem, ids) for problem, ids in zip(problems, completion_ids, strict=True)]
         distinct = list(dict.fromkeys(rows))
         rewards: dict[Row, float] = {}
-        for start in range(0, len(distinct), self._rows_at_once):
-            batch = distinct[start : start + self._rows_at_once]
+        for start in range(0, len(distinct), self._batch_size):
+            batch = distinct[start : start + self._batch_size]
             rewards |= dict(zip(batch, self._probabilities(batch), strict=True))
         return [rewards[row] for row in rows]
 
@@ -237,13 +237,13 @@ def _split_ids(
     def text(number: int) -> str:
         return tokenizer.decode(list(sampled[:number]), skip_special_tokens=True)
 
-    most = bisect.bisect_right(range(len(sampled) + 1), len(reasoning), key=lambda number: len(text(number))) - 1
-    for number in range(most, -1, -1):
+    last = bisect.bisect_right(range(len(sampled) + 1), len(reasoning), key=lambda number: len(text(number))) - 1
+    for number in range(last, -1, -1):
         head = text(number)
-        alone, full = (_encode(tokenizer, part) for part in (head, reasoning + answer))
-        if reasoning.startswith(head) and full[: len(alone)] == alone:
+        head_ids, full = (_encode(tokenizer, part) for part in (head, reasoning + answer))
+        if reasoning.startswith(head) and full[: len(head_ids)] == head_ids:
             break
-    return tuple(sampled[:number]), tuple(full[len(alone) :])
+    return tuple(sampled[:number]), tuple(full[len(head_ids) :])
 
 
 def most_answer_tokens(policy: TrainedPolicy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> int:
@@ -277,7 +277,7 @@ class HeldoutSampling(Struct, frozen=True, kw_only=True):
     """How held-out prompts are sampled."""
 
     num_samples: int  # completions of each prompt
-    rows_at_once: int  # completions of one batch; at least those of one prompt
+    batch_size: int  # completions of one batch; at least those of one prompt
     max_completion_length: int  # tokens
     temperature: float
     seed: int
@@ -293,7 +293,7 @@ def sample(
     """Sample completions, those of each prompt in a row."""
     import torch
 
-    size = max(1, sampling.rows_at_once // sampling.num_samples)
+    size = max(1, sampling.batch_size // sampling.num_samples)
     completions: list[str] = []
     training, device = policy.model.training, policy.model.device
     policy.model.eval()
@@ -397,4 +397,4 @@ def _dense(dense: AnswerProbability, completion_ids: Sequence[Sequence[int]], **
 def problems_of(prompt_id: Sequence[str], text: Sequence[str], answer: Sequence[str], **_: Any) -> list[Problem]:
     """The problems that were asked, [R], from the columns of a batch."""
     columns = zip(prompt_id, text, answer, strict=True)
-    return [Problem(prompt_id=one, prompt=prompt, answer=right) for one, prompt, right in columns]
+    return [Problem(prompt_id=name, prompt=prompt, answer=solution) for name, prompt, solution in columns]

@@ -64,10 +64,10 @@ def _is_degenerate(group: RolloutGroup) -> bool:
     return all_equal([reward for reward in group.rewards if reward is not None])
 
 
-def _lengths(which: str, rollouts: Sequence[Rollout]) -> Iterator[tuple[str, float]]:
+def _lengths(prefix: str, rollouts: Sequence[Rollout]) -> Iterator[tuple[str, float]]:
     lengths = [len(rollout.completion_ids or ()) for rollout in rollouts] or [0]
     for name, statistic in (("mean", np.mean), ("min", np.min), ("max", np.max)):
-        yield f"completions/{name}_{which}length", float(statistic(lengths))
+        yield f"completions/{name}_{prefix}length", float(statistic(lengths))
 
 
 class Recorder:
@@ -201,16 +201,16 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
                 )[0],
             )
         )
-        mine, own = own_part(len(problems)), output["advantages"]
+        mine, trl_advantages = own_part(len(problems)), output["advantages"]
         if self._online.by_token:
-            output["advantages"] = _padded(advantages[mine], output["completion_ids"].shape).to(own)
+            output["advantages"] = _padded(advantages[mine], output["completion_ids"].shape).to(trl_advantages)
         else:
-            output["advantages"] = torch.as_tensor(np.concatenate(advantages)[mine]).to(own)
+            output["advantages"] = torch.as_tensor(np.concatenate(advantages)[mine]).to(trl_advantages)
         # 4. Record: the main process keeps the step until its update is done.
         if process_index() > 0:
             return output
         # each rollout's advantage as the loss sees it: a number, or one a token
-        seen: list[Any] = [tuple(torch.as_tensor(values).to(own.dtype).tolist()) for values in advantages]
+        seen: list[Any] = [tuple(torch.as_tensor(values).to(trl_advantages.dtype).tolist()) for values in advantages]
         if not self._online.by_token:
             seen = list(chain.from_iterable(seen))
         rows = [
@@ -367,8 +367,8 @@ class _Head(OnlineAdvantage, ABC):
         with torch.enable_grad():
             inputs = torch.from_numpy(np.concatenate([states[self._read] for states in step.states]))
             outputs = inputs @ self._head[:-1] + self._head[-1]
-            plain = np.split(outputs.detach().numpy().astype(np.float64), np.cumsum(lengths)[:-1])
-            advantages, targets = self._made(step, plain)
+            values = np.split(outputs.detach().numpy().astype(np.float64), np.cumsum(lengths)[:-1])
+            advantages, targets = self._made(step, values)
             loss = self._loss(outputs, torch.from_numpy(np.concatenate(targets)).to(outputs)).mean()
             self._optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -417,8 +417,8 @@ class TokenCritic(_Head):
 
     def _made(self, step: StepRollouts, outputs: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
         outcome = np.concatenate(self._outcome.advantages(step))
-        targets = [np.full(len(own), advantage) for own, advantage in zip(outputs, outcome, strict=True)]
-        return tuple(own + target for own, target in zip(outputs, targets, strict=True)), targets
+        targets = [np.full(len(row), advantage) for row, advantage in zip(outputs, outcome, strict=True)]
+        return tuple(row + target for row, target in zip(outputs, targets, strict=True)), targets
 
     def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return -targets * outputs

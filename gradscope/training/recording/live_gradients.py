@@ -32,7 +32,7 @@ from gradscope.training.protocols import Trainer
 
 
 def measure_live(
-    trainer: Any, groups: Sequence[RolloutGroup], objective: Objective, saved: WeightsRef | None = None
+    trainer: Any, groups: Sequence[RolloutGroup], objective: Objective, saved: WeightsRef | None
 ) -> dict[str, float]:
     """The gradient that the coming update is made of.
 
@@ -56,7 +56,7 @@ def measure_live(
         return {}
     index = np.unique(np.array(gram.group_ids), return_inverse=True)[1]
     members = [np.flatnonzero(index == group) for group in range(int(index.max()) + 1)]
-    ranks = [effective_rank(singular_values_from_gram(reward_part[np.ix_(of, of)])).value for of in members]
+    ranks = [effective_rank(singular_values_from_gram(reward_part[np.ix_(rows, rows)])).value for rows in members]
     defined = [rank for rank in ranks if rank is not None]
     estimates = {
         "grad_norm": Estimate.exact(batch_norm(logged_gram), num_units=len(logged_gram)),
@@ -90,8 +90,8 @@ def _evaluation_mode(trainer: Trainer) -> Iterator[Any]:
     model = trainer.accelerator.unwrap_model(trainer.model)
     modes = {module: module.training for module in model.modules()}
     # Accelerate enters autocast in a forward of the instance, and keeps the one before; for a while that serves
-    mixed, plain = model.__dict__.get("forward"), model.__dict__.get("_original_forward")
-    with nullcontext() if mixed is None or plain is None else exchanged_forward(model, plain):
+    mixed, unmixed = model.__dict__.get("forward"), model.__dict__.get("_original_forward")
+    with nullcontext() if mixed is None or unmixed is None else exchanged_forward(model, unmixed):
         model.eval()
         try:
             yield model

@@ -59,7 +59,7 @@ _SHAPING = (
 """Arguments without which recorded steps cannot be read, so that a run keeps them when it is resumed."""
 
 
-def _recorded_manifest(trainer: Trainer, notes: Sequence[str] = ()) -> run_folder.RunManifest:
+def _recorded_manifest(trainer: Trainer, notes: Sequence[str]) -> run_folder.RunManifest:
     """The manifest of a run that is recorded from now on."""
     return begun_manifest(
         "recorded",
@@ -76,14 +76,18 @@ def _recorded_manifest(trainer: Trainer, notes: Sequence[str] = ()) -> run_folde
 
 def _plain_arguments(arguments: TrainerArguments) -> dict[str, Any]:
     """The arguments of a trainer as far as they are plain JSON; the folder of checkpoints is absolute."""
-    plain = {name: value for name, value in arguments.to_dict().items() if _is_plain(value)}
-    return plain | {"output_dir": str(Path(arguments.output_dir).resolve())}
+    values = {name: value for name, value in arguments.to_dict().items() if _is_plain(value)}
+    return values | {"output_dir": str(Path(arguments.output_dir).resolve())}
 
 
 def _formulation_of(trainer: Any) -> str:
     """How the trainer makes advantages: a formulation of ours, ``trl`` for TRL's own that is none, or ``custom``."""
-    own = type(trainer)._generate_and_score_completions in [of._generate_and_score_completions for of in _TRAINERS]
-    if not own or getattr(trainer.args, "multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
+    generate = type(trainer)._generate_and_score_completions
+    aggregation = getattr(trainer.args, "multi_objective_aggregation", "sum_then_normalize")
+    if (
+        generate not in [kind._generate_and_score_completions for kind in _TRAINERS]
+        or aggregation != "sum_then_normalize"
+    ):
         return run_folder.CUSTOM_ADVANTAGE
     return _SCALED.get(str(getattr(trainer.args, "scale_rewards", None)), run_folder.TRL_ADVANTAGE)
 
@@ -165,7 +169,7 @@ def _name_padding(config: Path, model: Any) -> None:
 
 _LOGGER = logging.getLogger("gradscope")
 _PREFIX = "gradscope/"  # of our metrics in the trainer's log
-_OF_THE_STEP = ("grad_norm", "learning_rate")  # a log entry's values that are of its own step where it covers several
+_STEP_VALUES = ("grad_norm", "learning_rate")  # a log entry's values that are of its own step where it covers several
 
 
 class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers has no types
@@ -272,7 +276,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
             return
         numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
         if state.logging_steps != 1:  # the rest is a mean over several steps
-            numbers = {name: numbers[name] for name in _OF_THE_STEP if name in numbers}
+            numbers = {name: numbers[name] for name in _STEP_VALUES if name in numbers}
         run_folder.append_metrics(self._run, state.global_step, numbers)
 
     def _check(self) -> None:
@@ -295,10 +299,10 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
                 "FSDP is told to save a piece of the model in each process, and weights that sampled are saved whole.",
                 hint="Set fsdp_state_dict_type: FULL_STATE_DICT in accelerate's configuration.",
             )
-        own = Path(self._trainer.args.output_dir).resolve()
-        if own.is_relative_to(self._run.resolve()):
+        output_dir = Path(self._trainer.args.output_dir).resolve()
+        if output_dir.is_relative_to(self._run.resolve()):
             raise UsageError(
-                f"The trainer's own output_dir, {own}, is or lies in {self._run}.", hint="Give another folder."
+                f"The trainer's own output_dir, {output_dir}, is or lies in {self._run}.", hint="Give another folder."
             )
 
     def _keep_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids: Any) -> Any:
@@ -416,6 +420,6 @@ def _trainer_of(callback: TrainerCallback) -> Any:
     )
 
 
-def _multiple(done: int, every: int | None) -> int:
+def _multiple(done: int, interval: int | None) -> int:
     """How many times something that is due every so many updates, at once too, was due; -1: not yet."""
-    return -1 if every is None else done // every
+    return -1 if interval is None else done // interval

@@ -63,7 +63,10 @@ def local_rows(
                 "token_advantages": tuple(advantage[: len(ids)].tolist()) if advantage.dim() else None,
                 "logprobs": None if logprobs is None else tuple(logprobs[index, : len(ids)].tolist()),
                 "trainer_logprobs": None if trainers is None else tuple(trainers[index, : len(ids)].tolist()),
-                "mask": _mask(output, index, len(ids)),
+                # which tokens the policy wrote itself; None where it wrote all of them
+                "mask": tuple(output["tool_mask"][index, : len(ids)].bool().tolist())
+                if "tool_mask" in output
+                else None,
                 "status": "completed" if ids and ids[-1] in end_ids else "truncated",
             }
         )
@@ -117,13 +120,6 @@ def unique_names(names: Sequence[str]) -> tuple[str, ...]:
         count = sum(earlier == name for earlier in names[: len(seen)])
         seen.append(f"{name}_{count + 1}" if count else name)
     return tuple(seen)
-
-
-def _mask(output: Mapping[str, Any], index: int, num_tokens: int) -> tuple[bool, ...] | None:
-    """Which tokens the policy wrote itself; None where it wrote all of them."""
-    if "tool_mask" not in output:
-        return None
-    return tuple(output["tool_mask"][index, :num_tokens].bool().tolist())
 
 
 def _total(values: Sequence[float], weights: Sequence[float]) -> float | None:

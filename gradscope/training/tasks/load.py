@@ -120,45 +120,45 @@ def _read(path: Path, row: Row) -> tuple[Problem, ...]:
     problems = []
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            where = f"{path}:{number}"
+            source = f"{path}:{number}"
             try:
                 document = parse_json(line)
             except ValueError as error:
-                raise InputError(f"{where} is not JSON: {error}.", hint="Expected: one JSON object a line.") from error
+                raise InputError(f"{source} is not JSON: {error}.", hint="Expected: one JSON object a line.") from error
             if not isinstance(document, dict):
-                raise InputError(f"{where} is not a JSON object.", hint="Expected: one JSON object a line.")
-            prompt, answer = row(document, where)
+                raise InputError(f"{source} is not a JSON object.", hint="Expected: one JSON object a line.")
+            prompt, answer = row(document, source)
             problems.append(Problem(prompt_id=f"{path.name}:{number}", prompt=prompt, answer=answer))
     if not problems:
         raise InputError(f"{path} has no rows.", hint="Expected: one JSON object a line.")
     return tuple(problems)
 
 
-def _text(document: dict[str, Any], key: str, where: str) -> str:
+def _text(document: dict[str, Any], key: str, source: str) -> str:
     value = document.get(key)
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{where} has no text under {key!r}.", hint=f"Give each row its {key}, or remove the row.")
+        raise InputError(f"{source} has no text under {key!r}.", hint=f"Give each row its {key}, or remove the row.")
     if any("\ud800" <= character <= "\udfff" for character in value):
-        raise InputError(f"{where} has half a character under {key!r}, a surrogate alone.", hint="Mend the row.")
+        raise InputError(f"{source} has half a character under {key!r}, a surrogate alone.", hint="Mend the row.")
     return value
 
 
-def _gsm8k_row(document: dict[str, Any], where: str) -> tuple[str, str]:
+def _gsm8k_row(document: dict[str, Any], source: str) -> tuple[str, str]:
     """GSM8K: ``question``, with a sentence that asks for the form of the answer, and a worked ``answer``."""
-    solution = _text(document, "answer", where)
+    solution = _text(document, "answer", source)
     answer = _extract_answer(solution) if "####" in solution else None
     if not answer:
         raise InputError(
-            f"{where} has no answer after ####.", hint="Use --task jsonl for a file that holds bare answers."
+            f"{source} has no answer after ####.", hint="Use --task jsonl for a file that holds bare answers."
         )
-    return f"{_text(document, 'question', where)}\n\n{INSTRUCTION}\n", answer
+    return f"{_text(document, 'question', source)}\n\n{INSTRUCTION}\n", answer
 
 
 _ROWS: dict[str, Row] = {
     "gsm8k": _gsm8k_row,
-    "jsonl": lambda row, where: (_text(row, "prompt", where), _text(row, "answer", where).strip()),
+    "jsonl": lambda row, source: (_text(row, "prompt", source), _text(row, "answer", source).strip()),
 }
 
 
@@ -215,7 +215,7 @@ def _parse_math(text: str) -> list[object]:
 
 
 _STEPWISE = ("running-sums", "bimodal", "steps")
-_ANSWER_APART = ("running-sums", "bimodal", "conflict")
+_MARKED_ANSWERS = ("running-sums", "bimodal", "conflict")
 DEFAULT_TRAIN_PROMPTS = 256
 _DEFAULT_COMPLETION_LENGTH = 256
 _MAKERS: dict[str, Callable[..., tuple[Problem, ...]]] = {
@@ -244,7 +244,7 @@ def load_task(config: TrainConfig) -> Task:
             heldout=make(config.heldout_prompts, seed=config.seed, heldout=True),
             graders={"steps" if config.task == "steps" else "answer": grader},
             step_grader=running_sums.grade_steps if config.task in _STEPWISE else None,
-            answer_mark=running_sums.ANSWER_MARK if config.task in _ANSWER_APART else None,
+            answer_mark=running_sums.ANSWER_MARK if config.task in _MARKED_ANSWERS else None,
             is_coherent=running_sums.is_coherent if config.task in ("running-sums", "bimodal") else None,
         )
     if len(task.train) < config.num_prompts:

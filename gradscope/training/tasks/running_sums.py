@@ -166,9 +166,9 @@ def draw_kind(draw: Generator, kinds: Sequence[Kind] = KINDS) -> Kind:
 
 def draw_operands(draw: Generator, kind: Kind) -> list[int]:
     """Operands of one sum, two to eight digits from 1 to 9: without a carry, with some, ``hard`` nearly every step."""
-    least, most, num_least, num_most = _RANGES[kind]
+    low, high, min_operands, max_operands = _RANGES[kind]
     while True:
-        operands: list[int] = draw.integers(least, most + 1, size=draw.integers(num_least, num_most + 1)).tolist()
+        operands: list[int] = draw.integers(low, high + 1, size=draw.integers(min_operands, max_operands + 1)).tolist()
         if kind != "plain" or sum(operands) < 10:
             return operands
 

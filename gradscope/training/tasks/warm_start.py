@@ -18,7 +18,7 @@ import numpy as np
 
 from gradscope.errors import OutputExistsError
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.training.libraries import torch_threads
+from gradscope.training.libraries import single_thread
 from gradscope.training.tasks import running_sums
 
 PAD, EOS = "<pad>", "<eos>"
@@ -81,7 +81,7 @@ def make_corpus(num_examples: int) -> list[tuple[str, str]]:
     return pairs
 
 
-def warm_start(out: Path, *, num_steps: int = NUM_STEPS, progress: ProgressCallback = no_progress) -> Path:
+def warm_start(folder: Path, *, num_steps: int = NUM_STEPS, progress: ProgressCallback = no_progress) -> Path:
     """Build tokenizer and model and train the model on the sloppy calculator; returns the folder, which must not exist.
 
     Raises:
@@ -89,17 +89,17 @@ def warm_start(out: Path, *, num_steps: int = NUM_STEPS, progress: ProgressCallb
     """
     import torch
 
-    if out.exists():
-        raise OutputExistsError(f"{out} exists already.", hint="Name a folder that does not exist.")
-    with torch_threads(1), torch.random.fork_rng():
+    if folder.exists():
+        raise OutputExistsError(f"{folder} exists already.", hint="Name a folder that does not exist.")
+    with single_thread(), torch.random.fork_rng():
         torch.manual_seed(_SEED)
         tokenizer = build_tokenizer()
         model = build_model(len(tokenizer))
         _fit(model, _encode(tokenizer, make_corpus(num_steps * _BATCH // 4)), num_steps, progress)
     model.generation_config.update(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    return out
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def _encode(tokenizer: Any, pairs: list[tuple[str, str]]) -> Any:
@@ -142,9 +142,9 @@ def make_embedded_model(arguments: Sequence[str] | None = None) -> int:
         prog="python -m gradscope.training.tasks.warm_start", description=__doc__.split("\n")[0]
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder to write; it must not exist")
-    out = parser.parse_args(arguments).out
+    folder = parser.parse_args(arguments).out
     try:
-        warm_start(out, progress=lambda done, total, label: _tell(f"{done}/{total} {label}"))
+        warm_start(folder, progress=lambda done, total, label: _tell(f"{done}/{total} {label}"))
     except OutputExistsError as error:
         _tell(f"error: {error.message}\nhint: {error.hint}")
         return 2

@@ -63,7 +63,7 @@ def test_a_sharded_run_is_read_like_any_other(sharded_run: Path) -> None:
 def test_its_held_out_samples_are_of_whole_checkpoints(sharded_run: Path, when: str, num_updates: int) -> None:
     policy = load_trained_policy(str(checkpoint_path(sharded_run, num_updates)), dtype="float32", chat=False)
     task = load_task(TrainConfig.from_json(read_manifest(sharded_run).config))
-    sampling = HeldoutSampling(num_samples=4, rows_at_once=16, max_completion_length=27, temperature=1.0, seed=0)
+    sampling = HeldoutSampling(num_samples=4, batch_size=16, max_completion_length=27, temperature=1.0, seed=0)
     lines = heldout_path(sharded_run, when).read_text().splitlines()  # type: ignore[arg-type]
     assert [json.loads(line)["completion"] for line in lines] == sample(policy, task.heldout, sampling)
 

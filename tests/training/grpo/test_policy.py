@@ -188,12 +188,12 @@ def test_by_hand() -> None:
 
     problems = [Problem(prompt_id="p", prompt="aa", answer=answer) for answer in ("ab", "ab", "b", "")]
     completions = [[1, 3, 2, 0], [1, 3, 2, 0], [2, 2], [0]]
-    first = AnswerProbability(policy, ANSWER_MARK, temperature=1.0, rows_at_once=2)
+    first = AnswerProbability(policy, ANSWER_MARK, temperature=1.0, batch_size=2)
     first.forward = forward
     # a, b, end; the same; without a mark it is scored too: #, b, end; and #, end
     assert first(problems, completions) == [round(1 / 64, 6), round(1 / 64, 6), round(1 / 256, 6), round(1 / 64, 6)]
     assert shapes == [(2, 7), (1, 4)]  # equal rows are computed once
-    cold = AnswerProbability(policy, ANSWER_MARK, temperature=0.5, rows_at_once=4)
+    cold = AnswerProbability(policy, ANSWER_MARK, temperature=0.5, batch_size=4)
     cold.forward = forward
     squares = np.array([1 / 64, 1 / 4, 1 / 16, 1 / 64])
     of_end, of_a, of_b, _ = squares / squares.sum()
@@ -278,7 +278,7 @@ def test_formulations_that_cannot_have_it(tmp_path: Path, name: str, words: str)
 def test_a_shared_cache_changes_no_sample(prompts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     policy = load_trained_policy("embedded", dtype="float32", chat=False)
     problems = [Problem(prompt_id=prompt, prompt=prompt, answer="") for prompt in prompts]
-    sampling = HeldoutSampling(num_samples=16, rows_at_once=64, max_completion_length=20, temperature=1.0, seed=3)
+    sampling = HeldoutSampling(num_samples=16, batch_size=64, max_completion_length=20, temperature=1.0, seed=3)
     shared = sample(policy, problems, sampling)
     monkeypatch.setattr("gradscope.training.grpo.policy._prompt_cache", lambda *_: None)
     assert sample(policy, problems, sampling) == shared

@@ -49,7 +49,7 @@ def test_embedded_model_starts_with_groups_of_every_kind() -> None:
 
     policy = load_trained_policy("embedded", dtype="float32", chat=False)
     problems = make_problems(60, seed=0, heldout=True)
-    sampling = HeldoutSampling(num_samples=16, rows_at_once=240, max_completion_length=27, temperature=1.0, seed=0)
+    sampling = HeldoutSampling(num_samples=16, batch_size=240, max_completion_length=27, temperature=1.0, seed=0)
     completions = sample(policy, problems, sampling)
     rewards = [grade_answer(text, problems[i // 16].answer) for i, text in enumerate(completions)]
     right = np.asarray(rewards).reshape(60, 16).sum(1).astype(int)
