@@ -119,10 +119,10 @@ class ScaledFactor:
     def __init__(self, factor: Any, share: float) -> None:
         self.factor, self.share = factor, share
 
-    def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
-        part = torch.zeros_like(out)
+    def add_to(self, row: int, start: int, target: torch.Tensor) -> None:
+        part = torch.zeros_like(target)
         self.factor.add_to(row, start, part)
-        out.add_(part, alpha=self.share)
+        target.add_(part, alpha=self.share)
 
 
 def break_rule(monkeypatch, name: str, parameter: str, *, share: float = 0.0, below: int | None = None) -> None:
@@ -264,14 +264,14 @@ def naive_rows(
     """One float64 backward per rollout through the plain model: the oracle."""
     model, parameters = plain_model(policy)
     logprobs = (plain_logprobs(model, rollout, temperature) for rollout in rollouts_of(groups))
-    return np.stack([flat_gradient(weight * of_rollout.sum(), parameters) for of_rollout in logprobs])
+    return np.stack([flat_gradient(weight * tokens.sum(), parameters) for tokens in logprobs])
 
 
 def naive_token_rows(policy: MeasuredPolicy, groups: list[RolloutGroup]) -> np.ndarray:
     """One float64 backward per token through the plain model: the oracle."""
     model, parameters = plain_model(policy)
     logprobs = (plain_logprobs(model, rollout) for rollout in rollouts_of(groups))
-    return np.stack([flat_gradient(token, parameters) for of_rollout in logprobs for token in of_rollout])
+    return np.stack([flat_gradient(token, parameters) for tokens in logprobs for token in tokens])
 
 
 def relative(result: np.ndarray, expected: np.ndarray) -> float:

@@ -89,13 +89,13 @@ class OtherDevice(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = dict(kwargs or {}), func._schema.name.removeprefix("aten::")
         tensors: list[torch.Tensor] = []
-        _each((*args, *kwargs.values()), tensors.append)
+        _mapped((*args, *kwargs.values()), tensors.append)
         remote = any(isinstance(tensor, Elsewhere) for tensor in tensors)
-        asked = kwargs.get("device")
-        if asked is not None:
+        device = kwargs.get("device")
+        if device is not None:
             kwargs["device"] = torch.device("cpu")
         if name in MOVES:
-            goes = torch.device(asked).type == REMOTE.type if asked is not None else isinstance(args[0], Elsewhere)
+            goes = torch.device(device).type == REMOTE.type if device is not None else isinstance(args[0], Elsewhere)
             comes = isinstance(args[1 if name == "copy_" else 0], Elsewhere)
             waits = goes != comes and args[0].numel() > 0
             later = kwargs.get("non_blocking") or (name == "copy_" and args[2:3] == (True,))
@@ -114,17 +114,17 @@ class OtherDevice(TorchDispatchMode):
                     self._wait("asked")
                 if any(not isinstance(index, Elsewhere) for index in indices):
                     self._wait("up")
-        elif asked is not None:
-            remote = torch.device(asked).type == REMOTE.type
+        elif device is not None:
+            remote = torch.device(device).type == REMOTE.type
         if name == "histc":  # counts whole numbers on a GPU, and only fractions here
             args = (args[0].inner.float(), *args[1:])
-        result = func(*_each(args, _inner), **{name: _each(value, _inner) for name, value in kwargs.items()})
+        result = func(*_mapped(args, _inner), **{name: _mapped(value, _inner) for name, value in kwargs.items()})
         if name in ("_local_scalar_dense", "equal"):
             return result
         if not remote:
             return result
-        own = {id(tensor.inner): tensor for tensor in tensors if isinstance(tensor, Elsewhere)}
-        return _each(result, lambda tensor: own.get(id(tensor)) if id(tensor) in own else Elsewhere(tensor))
+        outer = {id(tensor.inner): tensor for tensor in tensors if isinstance(tensor, Elsewhere)}
+        return _mapped(result, lambda tensor: outer.get(id(tensor)) if id(tensor) in outer else Elsewhere(tensor))
 
     def _require_one_device(self, name: str, tensors: list[torch.Tensor]) -> None:
         local = [tensor for tensor in tensors if not isinstance(tensor, Elsewhere) and tensor.dim() > 0]
@@ -157,11 +157,11 @@ def _index(part: Any) -> Any:
     return torch.tensor(list(part)).to(REMOTE) if isinstance(part, list | range) else part
 
 
-def _each(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+def _mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """What an operation takes or gives with each tensor changed; PyTorch's trees would take half of all the time."""
     if isinstance(value, torch.Tensor):
         return change(value)
-    return type(value)(_each(part, change) for part in value) if isinstance(value, list | tuple) else value
+    return type(value)(_mapped(part, change) for part in value) if isinstance(value, list | tuple) else value
 
 
 def _inner(tensor: torch.Tensor) -> torch.Tensor:

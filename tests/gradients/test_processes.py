@@ -60,10 +60,10 @@ with connected_processes():
 print(num_connected())
 """,
     )
-    assert [json.loads(out.splitlines()[0].replace("False", "false")) for _, out, _ in done] == [
+    assert [json.loads(stdout.splitlines()[0].replace("False", "false")) for _, stdout, _ in done] == [
         [3, rank, 0, [0, 1, 2], False, 3] for rank in range(3)
     ]
-    assert [(code, out.splitlines()[1]) for code, out, _ in done] == [(0, "1")] * 3
+    assert [(code, stdout.splitlines()[1]) for code, stdout, _ in done] == [(0, "1")] * 3
 
 
 FAILING = """
@@ -121,5 +121,5 @@ for guilty in (2, 1):
         print(error.message)""",
     )
     assert [code for code, _, _ in done] == [2, 2]
-    assert [out for _, out, _ in done] == ["A part of step 2 is missing.\n"] * 2
+    assert [stdout for _, stdout, _ in done] == ["A part of step 2 is missing.\n"] * 2
     assert [err for _, _, err in done] == ["error: A part of step 1 is missing.\nhint: Copy it.\n", ""]

@@ -21,11 +21,11 @@ def config_for(output: Path, **settings: Any) -> TrainConfig:
     return short_config(output, **LONG | settings)
 
 
-def interrupted(output: Path, at: tuple[int, str], **settings: Any) -> TrainConfig:
+def interrupted(output: Path, stop: tuple[int, str], **settings: Any) -> TrainConfig:
     """A run that Ctrl-C ends when so many of something are done."""
 
     def interrupt(done: int, total: int, label: str) -> None:
-        if (done, label) == at:
+        if (done, label) == stop:
             raise KeyboardInterrupt
 
     config = config_for(output, **settings)

@@ -49,8 +49,8 @@ def test_a_cells_command_repeats_it() -> None:
     assert arguments[0] == "train"
     assert arguments[-1] == "--resume"
     pairs = set(zip(arguments[1:-1:2], arguments[2:-1:2], strict=True))
-    own = {("--advantage", "sign"), ("--seed", "2"), ("--learning-rate", "0.0002"), ("--lora-rank", "4")}
-    assert pairs == {("--output", "x"), *own}
+    varied = {("--advantage", "sign"), ("--seed", "2"), ("--learning-rate", "0.0002"), ("--lora-rank", "4")}
+    assert pairs == {("--output", "x"), *varied}
 
 
 def test_manifests_differ_in_the_one_changed_field(grid: tuple[Path, ...]) -> None:
@@ -69,14 +69,12 @@ def test_cells_share_weights_prompts_and_first_rollouts(grid: tuple[Path, ...], 
     assert len(weights) == 1
     orders = [[group.prompt_id for group in read_steps(run)] for run in grid]
     assert all(order == orders[0] for order in orders)
-    *first, of_another_seed = (
-        [(r.completion_ids, r.logprobs) for r in rollouts_at(run, 1)] for run in (*grid, short_run())
-    )
+    *first, other_seed = ([(r.completion_ids, r.logprobs) for r in rollouts_at(run, 1)] for run in (*grid, short_run()))
     assert all(rollouts == first[0] for rollouts in first)
-    assert of_another_seed != first[0]
+    assert other_seed != first[0]
 
 
-def test_a_cell_is_the_run_made_alone(grid: tuple[Path, ...], tmp_path: Path) -> None:
+def test_a_cell_equals_a_single_run(grid: tuple[Path, ...], tmp_path: Path) -> None:
     config = TrainConfig.from_json(dict(read_manifest(grid[3]).config))
     assert_same_run(train(replace(config, output=str(tmp_path / "alone"))), grid[3])
 
@@ -109,11 +107,11 @@ def test_an_interrupted_grid_goes_on_cell_by_cell(tmp_path: Path, monkeypatch: p
 
 
 def test_runs_are_not_replaced_and_a_grid_is_checked_before_it_starts(grid: tuple[Path, ...], tmp_path: Path) -> None:
-    again = make_cells(short_config(grid[0].parent, steps=2), **VARIED)
+    repeated = make_cells(short_config(grid[0].parent, steps=2), **VARIED)
     with pytest.raises(OutputExistsError, match=r"grpo-lr0\.0001-seed1 already exists"):
-        train_grid(again)
+        train_grid(repeated)
     with pytest.raises(UsageError, match="--resume goes on with a grid and --force replaces it"):
-        train_grid(again, resume=True, force=True)
+        train_grid(repeated, resume=True, force=True)
     with pytest.raises(UsageError, match="no advantage formulation 'sing'"):
         train_grid(make_cells(short_config(tmp_path), advantages=["grpo", "sing"]))
     assert not list(tmp_path.iterdir())

@@ -40,8 +40,8 @@ def test_two_processes_make_one_run_of_whole_groups(finished_run: Path, short_ru
     assert all([rollout.sample for rollout in group.rollouts] == [0, 1, 2, 3] for group in groups)
     assert all(len({rollout.prompt_ids for rollout in group.rollouts}) == 1 for group in groups)
     assert [rollout.row for group in groups[:4] for rollout in group.rollouts] == list(range(16))
-    alone = read_steps(short_run(steps=3))
-    assert [group.prompt_id for group in groups[:12]] == [group.prompt_id for group in alone]
+    expected = read_steps(short_run(steps=3))
+    assert [group.prompt_id for group in groups[:12]] == [group.prompt_id for group in expected]
     assert sorted(read_metrics(finished_run)) == [1, 2, 3, 4, 5, 6]
     assert read_manifest(finished_run).trainer_arguments["per_device_train_batch_size"] == 8
     assert heldout_path(finished_run, "after").read_text().count("\n") == 8
@@ -54,12 +54,12 @@ def test_the_norm_of_both_is_reproduced(finished_run: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_both_and_they_go_on_as_if_nothing_had_been(finished_run: Path, tmp_path: Path) -> None:
-    both = start_processes(2, *TRAIN, *SETTINGS, cwd=tmp_path)
-    while not step_path(tmp_path / "run", 3).exists() and both[0].poll() is None:
+    pair = start_processes(2, *TRAIN, *SETTINGS, cwd=tmp_path)
+    while not step_path(tmp_path / "run", 3).exists() and pair[0].poll() is None:
         time.sleep(0.02)
-    for process in both:
+    for process in pair:
         process.send_signal(signal.SIGINT)
-    codes, *streams = zip(*finish(both), strict=True)
+    codes, *streams = zip(*finish(pair), strict=True)
     output = "".join(map("".join, streams))
     assert 0 not in codes
     assert output.count("stopped; continue with `torchrun --nproc-per-node 2 -m gradscope train --resume") == 1

@@ -19,8 +19,8 @@ def members(protocol: type) -> set[str]:
 def test_they_have_all_that_is_asked_of_them(tmp_path: Path) -> None:
     trainer = stock_trainer(tmp_path / "trl")
     for protocol, real in ((Tokenizer, trainer.processing_class), (TrainerArguments, trainer.args), (Trainer, trainer)):
-        asked = members(protocol)
-        assert len(asked) >= 7
-        assert {name for name in asked if not hasattr(real, name)} == set(), protocol.__name__
+        required = members(protocol)
+        assert len(required) >= 7
+        assert {name for name in required if not hasattr(real, name)} == set(), protocol.__name__
     inspect.signature(trainer.save_model).bind("folder", _internal_call=True)
     inspect.signature(trainer.processing_class.decode).bind([1, 2], skip_special_tokens=True)

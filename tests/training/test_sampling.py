@@ -72,8 +72,8 @@ def test_a_round_samples_as_many_as_are_missing_and_no_prompt_twice() -> None:
     sample = FakeSampler({"a": [0.0, 1.0]})
     batch = dynamic("abcdefgh", max_rounds=2)(rows_of("a", "b", "c", size=2), 3, sample)
     assert [len(set(prompts)) for prompts in sample.asked] == [3, 2, 2]
-    asked = [prompt for prompts in sample.asked for prompt in prompts]
-    assert len(set(asked)) == len(asked) / 2
+    prompts_asked = [prompt for prompts in sample.asked for prompt in prompts]
+    assert len(set(prompts_asked)) == len(prompts_asked) / 2
     # what nothing live was found for stays as it was
     assert [row["prompt_id"] for row in batch.scored.rows] == ["a", "a", "b", "b", "c", "c"]
     assert batch.cost["num_sampled_degenerate_groups"] == 6
@@ -165,15 +165,15 @@ def test_who_gives_and_who_takes(probe: list[np.ndarray], budget: list[int]) -> 
 
 def test_right_is_the_most_and_wrong_is_nothing() -> None:
     """With two reward functions a rollout can earn 2: half of that is neither right nor wrong."""
-    half, full, none = np.array([1.0, 1.0]), np.array([2.0, 2.0]), np.array([0.0, -1.0])
-    assert sampling._remaining_budget([half, full, none], size=2, highest=2.0) == [2, 0, 4]
-    assert sampling._remaining_budget([np.array([0.9, 0.8]), none], size=2, highest=1.0) == [2, 2]
+    half, full, zero = np.array([1.0, 1.0]), np.array([2.0, 2.0]), np.array([0.0, -1.0])
+    assert sampling._remaining_budget([half, full, zero], size=2, highest=2.0) == [2, 0, 4]
+    assert sampling._remaining_budget([np.array([0.9, 0.8]), zero], size=2, highest=1.0) == [2, 2]
 
 
 PAD = 9
 
 
-def scored(prompts: list[list[int]], completions: list[list[int]], **more: Any) -> sampling.Scored:
+def scored(prompts: list[list[int]], completions: list[list[int]], **extra: Any) -> sampling.Scored:
     """A call of TRL's method, with the padding that it has."""
 
     def padded(rows: list[list[int]], filler: int, *, left: bool) -> torch.Tensor:
@@ -181,19 +181,19 @@ def scored(prompts: list[list[int]], completions: list[list[int]], **more: Any) 
         fill = [[filler] * (width - len(row)) for row in rows]
         return torch.tensor([(gap + row) if left else (row + gap) for row, gap in zip(rows, fill, strict=True)])
 
-    ones = [[1] * len(row) for row in prompts], [[1] * len(row) for row in completions]
-    mask = padded(ones[1], 0, left=False)
+    masks = [[1] * len(row) for row in prompts], [[1] * len(row) for row in completions]
+    mask = padded(masks[1], 0, left=False)
     return sampling.Scored(
         rows=[{"prompt_id": str(prompt)} for prompt in prompts],
         output={
             "prompt_ids": padded(prompts, PAD, left=True),
-            "prompt_mask": padded(ones[0], 0, left=True),
+            "prompt_mask": padded(masks[0], 0, left=True),
             "completion_ids": padded(completions, PAD, left=False),
             "completion_mask": mask,
             "advantages": torch.arange(len(prompts), dtype=torch.float32),
             "num_items_in_batch": mask.sum(),
             "ref_per_token_logps": -mask.float(),
-            **more,
+            **extra,
         },
         rewards={"answer": [float(len(row)) for row in completions], "style": [0.5] * len(completions)},
         trained=("answer", "style"),

@@ -199,5 +199,5 @@ def test_what_is_waited_for_does_not_grow_with_the_rollouts():
                 measured_step(policy, tiny_groups(num_groups), DAPO, engine="stream")
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        seen.append(sum("synchroniz" in str(each.message) for each in result))
+        seen.append(sum("synchroniz" in str(warning.message) for warning in result))
     assert 0 < seen[1] == seen[2], "the first step of all loads kernels, which is no wait of ours"

@@ -47,7 +47,7 @@ def advantages_of(name: str, groups: list[RolloutGroup], step: StepGram) -> list
     if name == "optimal_baseline":
         norms = np.diag(step.score_gram).reshape(rewards.shape)
         return [
-            np.full(len(of), a) for a, of in zip(formulated(name, rewards, norms).ravel(), step.logprobs, strict=True)
+            np.full(len(row), a) for a, row in zip(formulated(name, rewards, norms).ravel(), step.logprobs, strict=True)
         ]
     online = HEADS[name](len(seen.states[0][0]), 0.1) if name in HEADS else online_advantage(name)
     if name == "running_mean":
@@ -55,7 +55,7 @@ def advantages_of(name: str, groups: list[RolloutGroup], step: StepGram) -> list
     if name in HEADS:
         online.advantages(seen)
     advantages = online.advantages(seen)
-    return [np.broadcast_to(a, len(of)).astype(float) for a, of in zip(advantages, step.logprobs, strict=True)]
+    return [np.broadcast_to(a, len(row)).astype(float) for a, row in zip(advantages, step.logprobs, strict=True)]
 
 
 @functools.cache
@@ -77,18 +77,18 @@ def test_gradients_weighed_afterwards_are_those_of_a_loss_with_the_advantages_in
     groups, step, tokens = measured()
     advantages = advantages_of(name, groups, step)
     num_tokens = sum(map(len, advantages))
-    rows = [-by_token[:, None] / num_tokens * own for by_token, own in zip(advantages, score_rows(), strict=True)]
+    rows = [-by_token[:, None] / num_tokens * scores for by_token, scores in zip(advantages, score_rows(), strict=True)]
     assert any(map(np.any, rows))
     if name in BY_ROLLOUT:
-        sums = np.stack([of_rollout.sum(axis=0) for of_rollout in rows])
+        sums = np.stack([scores.sum(axis=0) for scores in rows])
         assert models.relative_gram(step.gradient_gram(np.array([by_token[0] for by_token in advantages])), sums) < 1e-5
-    for number, of_group in enumerate(tokens):
-        table = of_group.table
+    for number, group_tokens in enumerate(tokens):
+        table = group_tokens.table
         members = np.arange(number * GROUP_SIZE, (number + 1) * GROUP_SIZE)
         if name in BY_ROLLOUT:
             weights = _token_weights(table, members, np.array([advantages[rollout][0] for rollout in members]), name)
         else:
-            each = [advantages[rollout][index] for rollout, index in zip(table.rollouts, table.positions, strict=True)]
-            weights = -np.array(each) * table.score_weights
-        own = np.concatenate([rows[rollout] for rollout in members])
-        assert models.relative_gram(weights[:, None] * of_group.gram * weights, own) < 1e-5
+            values = [advantages[rollout][i] for rollout, i in zip(table.rollouts, table.positions, strict=True)]
+            weights = -np.array(values) * table.score_weights
+        group_rows = np.concatenate([rows[rollout] for rollout in members])
+        assert models.relative_gram(weights[:, None] * group_tokens.gram * weights, group_rows) < 1e-5

@@ -32,9 +32,9 @@ pytestmark = pytest.mark.slow  # each operation of PyTorch goes through Python
 CHECKS = {"asked: gradients/step/verify._error": 1, "down: gradients/step/measure.gram": 1}
 """What any engine waits for: the self-check's norm, and the matrix."""
 ONCE = {**CHECKS, "down: gradients/step/step_gram.on_cpu": 1}  # and all log-probabilities at once
-OF_THE_STORE = {f"{way}: gradients/layers/factors.<lambda>" for way in ("down", "up")}
+STORE = {f"{way}: gradients/layers/factors.<lambda>" for way in ("down", "up")}
 """Pairs of several batches go to the CPU and come back: there they may wait for hours of other batches, or on disk."""
-OF_EXPERTS = {
+EXPERTS = {
     *(f"{wait}: gradients/engines/loop._add_routed" for wait in ("asked", "down")),  # once a parameter
     *("asked: gradients/layers/rules._pairs", "down: gradients/layers/rules._pairs"),
     *("asked: gradients/layers/factors.add_to", "down: gradients/layers/factors.add_to"),
@@ -81,7 +81,7 @@ def test_an_engine_waits_once_a_batch(name: str, lora: bool, engine: str) -> Non
     )
     assert relative(elsewhere, expected) < 1e-5
     if engine == "prompt":  # two groups, so two batches: their pairs wait for each other
-        waits = Counter({wait: number for wait, number in waits.items() if wait not in OF_THE_STORE})
+        waits = Counter({wait: number for wait, number in waits.items() if wait not in STORE})
         assert waits.pop("up: gradients/engines/prompt.__init__") == 2
     settled = waits.pop("down: gradients/layers/trace.settle", 0)
     assert settled == (0 if lora or engine == "loop" else 1 if engine == "stream" else settled)
@@ -97,7 +97,7 @@ def test_pairs_of_several_batches_go_to_the_cpu_and_come_back() -> None:
     )
     assert relative(elsewhere, expected) < 1e-5
     assert waits.pop("down: gradients/layers/trace.settle") == 2  # once in each of two batches
-    assert {wait for wait in waits if wait not in ONCE} == OF_THE_STORE
+    assert {wait for wait in waits if wait not in ONCE} == STORE
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe_normalized", "mixtral"])
@@ -107,7 +107,7 @@ def test_experts_are_where_their_tokens_are(name: str) -> None:
     )
     assert relative(elsewhere, expected) < 1e-5
     assert set(waits) - set(ONCE) <= {
-        *OF_EXPERTS,
+        *EXPERTS,
         "down: gradients/layers/trace.settle",
         "asked: gradients/layers/factors.looked_up_ids",
     }
@@ -177,7 +177,7 @@ def group_weights(model: Any) -> Any:
     null = np.array([True, False])
     group = directions.Combinations(group_id="a", rollouts=(0, 1), by_token=False, factors=factors, has_null=null)
     ranks = directions.measure_group_weights(step, measure_step(step), [group])
-    return np.concatenate([of_tensor.counts.ravel() for of_tensor in ranks])
+    return np.concatenate([tensor.counts.ravel() for tensor in ranks])
 
 
 def signal(kind: Any) -> Callable[[Any], Any]:
@@ -203,8 +203,8 @@ def token_sums(max_bytes: int) -> Callable[[Any], Any]:
 def optimizers(model: Any) -> Any:
     step = prepared(model, num_groups=1)
     steps = directions.measure_optimizer_steps(step.policy.trainable, directions.step_gradient(step), 1e-3)
-    assert all(np.isfinite(of_tensor.products).all() and of_tensor.num_moved for of_tensor in steps)
-    return np.concatenate([of_tensor.products[:2, :2].ravel() for of_tensor in steps])  # Muon computes in bfloat16
+    assert all(np.isfinite(tensor.products).all() and tensor.num_moved for tensor in steps)
+    return np.concatenate([tensor.products[:2, :2].ravel() for tensor in steps])  # Muon computes in bfloat16
 
 
 def norms(model: Any) -> Any:

@@ -131,8 +131,8 @@ def recorded_run(
                 logits = self.model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0] / self.temperature
             log_pi = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
             exact = log_pi[range(len(completion)), list(completion)]
-            off = [0.4 * math.sin(7 * index + sum(completion)) for index in range(len(completion))]
-            result = (exact + torch.tensor(off)).tolist()
+            noise = [0.4 * math.sin(7 * index + sum(completion)) for index in range(len(completion))]
+            result = (exact + torch.tensor(noise)).tolist()
             return [None, *result[1:]] if sum(completion) % 5 == 0 else result
 
         def _calculate_rewards(self, inputs, prompts, completions, completion_ids):

@@ -132,7 +132,7 @@ def norms(folder: Path, name: str, policy: MeasuredPolicy) -> dict[str, Any]:
         "squares": tensor_squares(prepared),
         "trained": trained_norms(prepared, arithmetic, num_orders=1).norms,
         "unchanged": sorted(unchanged(policy, policy_of_case(folder, name, "float32"))),
-        "head_alone": head_alone(prepared),
+        "head_norms": head_norms(prepared),
     }
 
 
@@ -159,23 +159,23 @@ def smaller_slices(num_bytes: int | None) -> Iterator[None]:
         head_module.SLICE_BYTES = before
 
 
-def head_alone(prepared: PreparedStep) -> float:
+def head_norms(prepared: PreparedStep) -> float:
     """The squared norms of all rows by the output layer's own parameters, from ordinary passes for these alone."""
     policy, accumulator = prepared.policy, GramAccumulator(len(prepared.plan.rows), prepared.policy.device)
-    own = {id(parameter) for parameter in policy.model.get_output_embeddings().parameters()}
-    names = [name for name, parameter in policy.trainable.items() if id(parameter) in own]
+    head_ids = {id(parameter) for parameter in policy.model.get_output_embeddings().parameters()}
+    names = [name for name, parameter in policy.trainable.items() if id(parameter) in head_ids]
     add_slowly(prepared, names, accumulator)
     return float(all_reduce_sum(accumulator.gram).trace())
 
 
 def doubt(model: Any, question: str) -> None:
     """Ask a model about its output layer; the second of several processes gets no as the answer to one question."""
-    asked = getattr(head_module, question)
+    honest = getattr(head_module, question)
     setattr(
-        head_module, question, lambda *inputs: asked(*inputs) if connected_index() == 0 else asked(*inputs) and None
+        head_module, question, lambda *inputs: honest(*inputs) if connected_index() == 0 else honest(*inputs) and None
     )
     plain_head(model)
-    setattr(head_module, question, asked)
+    setattr(head_module, question, honest)
 
 
 def count_traffic() -> Counter[str]:
@@ -183,11 +183,11 @@ def count_traffic() -> Counter[str]:
     sent: Counter[str] = Counter()
     exchange = distributed.all_to_all_single
 
-    def counted(output: Any, tensor: Any, outputs: Any = None, inputs: Any = None, **more: Any) -> Any:
+    def counted(output: Any, tensor: Any, outputs: Any = None, inputs: Any = None, **kwargs: Any) -> Any:
         if inputs is not None:
-            own = inputs[distributed.get_rank()]
-            sent["exchange"] += (tensor.numel() - own) * tensor.itemsize
-        return exchange(output, tensor, outputs, inputs, **more)
+            local = inputs[distributed.get_rank()]
+            sent["exchange"] += (tensor.numel() - local) * tensor.itemsize
+        return exchange(output, tensor, outputs, inputs, **kwargs)
 
     distributed.all_to_all_single = counted
     return sent

@@ -92,14 +92,14 @@ def test_rows_of_one_product_are_formed_at_once(slice_bytes, monkeypatch):
     left, right = (tuple(torch.randn(length, width) for length in (4, 2, 3)) for width in (7, 5))
     dense = torch.stack([a.t() @ b for a, b in zip(left, right, strict=True)])[[1, 2, 0]].flatten(1)
     rows, product = (2, 0, 1), OuterProduct(left=left, right=right)
-    of_one_input = OuterProduct(left=left, right=tuple(right[0][: len(part)] for part in left))
+    shared_input = OuterProduct(left=left, right=tuple(right[0][: len(part)] for part in left))
     later = torch.stack([a.t() @ right[0][: len(a)] for a in left])[[1, 2, 0]].flatten(1)
     summed = Summed(rows=torch.ones(3, 7, 5))
-    assert of_one_input.padded_bytes == 4 * 3 * 4 * 7
+    assert shared_input.padded_bytes == 4 * 3 * 4 * 7
     for parts, at_once, expected in (
         ([(rows, [product])], [range(3)], dense),
-        ([(rows, [product]), ((5, 3, 4), [of_one_input])], [range(3), range(3, 6)], torch.cat([dense, later])),
-        ([(rows, [product]), (rows, [of_one_input])], [range(3)], dense + later),  # the same rows again are added
+        ([(rows, [product]), ((5, 3, 4), [shared_input])], [range(3), range(3, 6)], torch.cat([dense, later])),
+        ([(rows, [product]), (rows, [shared_input])], [range(3)], dense + later),  # the same rows again are added
         ([(rows, [product, product])], [], 2 * dense),
         ([(rows, [product]), (rows, [summed])], [range(3)], dense + 1),
         ([((3, 0, 1), [product])], [], torch.stack([dense[0], dense[1], 0 * dense[2], dense[2]])),

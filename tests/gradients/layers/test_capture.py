@@ -95,9 +95,9 @@ def test_a_model_may_write_in_place():
     assert (capture.uncovered, arrived.keys()) == (set(), trainable.keys())
     expected = dict(zip(trainable, torch.autograd.grad(model(ids[1:]).sum(), trainable.values()), strict=True))
     for name, (factor,) in arrived.items():
-        out = torch.zeros_like(expected[name])
-        factor.add_to(1, 0, out)
-        torch.testing.assert_close(out, expected[name])
+        result = torch.zeros_like(expected[name])
+        factor.add_to(1, 0, result)
+        torch.testing.assert_close(result, expected[name])
 
 
 class ByShape(nn.Embedding):
@@ -134,9 +134,9 @@ def gram_of(policy, way: str, *, recompute: bool):
 def test_the_gram_is_the_same_to_the_bit(name, lora, way):
     model = tiny_experts(name) if name == "qwen3_moe" else tiny_model(name, lora=lora)
     policy = policy_of(model, lora=lora)
-    (plain, slow), (again, slow_again) = (gram_of(policy, way, recompute=each) for each in (False, True))
-    assert torch.equal(plain, again)
-    assert slow == slow_again == frozenset()
+    (stored, slow), (rerun, slow_rerun) = (gram_of(policy, way, recompute=rerun) for rerun in (False, True))
+    assert torch.equal(stored, rerun)
+    assert slow == slow_rerun == frozenset()
     assert not any("forward" in vars(layer) for layer in decoder_layers(model))
 
 
@@ -197,12 +197,12 @@ def test_a_layer_whose_second_run_could_differ_runs_once(second):
 
 def test_a_forward_pass_that_somebody_exchanged_comes_back():
     layer = Layer()
-    own = vars(layer)["forward"] = lambda hidden: hidden * 2
+    custom = vars(layer)["forward"] = lambda hidden: hidden * 2
     hidden = torch.ones(1, 3, requires_grad=True)
     with recomputed([layer], lambda once: once()):
         layer(hidden).sum().backward()
-        assert layer.forward is not own
-    assert layer.forward is own
+        assert layer.forward is not custom
+    assert layer.forward is custom
     assert torch.equal(hidden.grad, torch.full((1, 3), 2.0))
 
 

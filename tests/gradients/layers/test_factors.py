@@ -23,26 +23,26 @@ def test_factors_move_together():
 def test_a_slice_holds_its_part_of_each_kind_of_factor():
     eye = torch.eye(2)
     outer = factors.OuterProduct(left=(torch.tensor([[1.0, 2.0, 3.0], [0.0, 1.0, 0.0]]),), right=(eye,))
-    out = torch.zeros(2, 2)
-    outer.add_to(0, 1, out)  # rows 1 and 2 of [[1, 0], [2, 1], [3, 0]]
-    assert out.tolist() == [[2.0, 1.0], [3.0, 0.0]]
+    target = torch.zeros(2, 2)
+    outer.add_to(0, 1, target)  # rows 1 and 2 of [[1, 0], [2, 1], [3, 0]]
+    assert target.tolist() == [[2.0, 1.0], [3.0, 0.0]]
     table = factors.Scatter(ids=(torch.tensor([4, 2, 4]),), grads=(torch.tensor([[1.0], [5.0], [2.0]]),))
-    out = torch.zeros(2, 1)
-    table.add_to(0, 3, out)  # ids 3 and 4
-    assert out.tolist() == [[0.0], [3.0]]
+    target = torch.zeros(2, 1)
+    table.add_to(0, 3, target)  # ids 3 and 4
+    assert target.tolist() == [[0.0], [3.0]]
     assert table.renumbered(torch.tensor([2, 4])).ids[0].tolist() == [1, 0, 1]
     routed = factors.Routed(
         experts=(torch.tensor([1, 0, 1]),),
         left=(torch.tensor([[1.0], [9.0], [2.0]]),),
         right=(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]),),
     )
-    out = torch.zeros(1, 2)
-    routed.add_to(0, 1, out)  # expert 1 alone
-    assert out.tolist() == [[1.0, 2.0]]
+    target = torch.zeros(1, 2)
+    routed.add_to(0, 1, target)  # expert 1 alone
+    assert target.tolist() == [[1.0, 2.0]]
     assert factors.moved(routed, torch.device("cpu")).experts[0].tolist() == [1, 0, 1]
-    out = torch.ones(1, 1)
-    factors.Summed(rows=torch.tensor([[7.0, 8.0]])).add_to(0, 1, out)
-    assert out.tolist() == [[9.0]]
+    target = torch.ones(1, 1)
+    factors.Summed(rows=torch.tensor([[7.0, 8.0]])).add_to(0, 1, target)
+    assert target.tolist() == [[9.0]]
 
 
 @pytest.mark.parametrize("lengths", [(4, 4, 4), (1, 5, 3)], ids=["even", "ragged"])
@@ -50,11 +50,11 @@ def test_all_rows_at_once_are_the_rows_one_by_one(lengths):
     torch.manual_seed(0)
     left, right = (tuple(torch.randn(length, width) for length in lengths) for width in (6, 5))
     product, order = factors.OuterProduct(left=left, right=right), (2, 0, 1)
-    together, alone = torch.full((3, 4, 5), torch.nan), torch.zeros(3, 4, 5)
+    together, single = torch.full((3, 4, 5), torch.nan), torch.zeros(3, 4, 5)
     product.padded(order).write_all(1, together)
     for position, row in enumerate(order):
-        product.add_to(row, 1, alone[position])
-    torch.testing.assert_close(together, alone)
+        product.add_to(row, 1, single[position])
+    torch.testing.assert_close(together, single)
     assert product.padded_bytes == 4 * 3 * max(lengths) * 11
 
 
@@ -65,13 +65,13 @@ def test_an_output_layer_forms_the_gradient_of_its_output_slice_by_slice(monkeyp
     logs = torch.log_softmax(module(hidden), dim=1)
     weights = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
     expected = torch.autograd.grad(weights @ logs[range(3), ids], list(module.parameters()))
-    own = logs.detach()[range(3), ids]
+    logprobs = logs.detach()[range(3), ids]
     tokens = HeadTokens(
         hidden=hidden,
         ids=ids,
         log_total=module(hidden).detach().logsumexp(1),
-        rest=-own.expm1(),
-        entropy=torch.zeros_like(own),
+        rest=-logprobs.expm1(),
+        entropy=torch.zeros_like(logprobs),
         weights=weights,
     )
     monkeypatch.setattr(head_module, "SLICE_BYTES", 4 * 3 * 2)  # two columns at a time
@@ -80,9 +80,9 @@ def test_an_output_layer_forms_the_gradient_of_its_output_slice_by_slice(monkeyp
         factor = factors.moved(
             factors.HeadProduct(head=head, tokens=(tokens, tokens), is_bias=is_bias), torch.device("cpu")
         )
-        out = torch.zeros(7, grad.numel() // 11, dtype=torch.float64)
-        factor.add_to(1, 3, out)
-        torch.testing.assert_close(out, grad.view(11, -1)[3:10])
+        target = torch.zeros(7, grad.numel() // 11, dtype=torch.float64)
+        factor.add_to(1, 3, target)
+        torch.testing.assert_close(target, grad.view(11, -1)[3:10])
 
 
 def products(tokens: int, dtype=torch.float32, rows: int = 2) -> factors.OuterProduct:
@@ -156,10 +156,10 @@ def test_a_graph_starts_at_a_copy_that_may_be_written_to_or_goes_on():
     (copy**2).sum().backward()
     assert output.tolist() == [1.0, 1.0]
     assert output.grad.tolist() == [18.0, 18.0]
-    several = torch.ones(2)
-    assert factors.begin_graph(several, (several, several)) is None
-    assert several.requires_grad
-    assert factors.begin_graph(several, several) is None
+    output = torch.ones(2)
+    assert factors.begin_graph(output, (output, output)) is None
+    assert output.requires_grad
+    assert factors.begin_graph(output, output) is None
 
 
 def test_a_row_that_was_expanded_is_computed_once():

@@ -41,9 +41,9 @@ def test_rules_are_chosen_by_what_a_module_computes():
     assert rule_for(nn.Embedding(3, 2)) is rules.EMBEDDING
     assert rule_for(nn.LayerNorm(3)) is rules.NORM
     assert rule_for(nn.RMSNorm(3)) is rules.NORM
-    odd = [nn.Embedding(3, 2, max_norm=1.0), nn.Embedding(3, 2, scale_grad_by_freq=True)]
+    unusual = [nn.Embedding(3, 2, max_norm=1.0), nn.Embedding(3, 2, scale_grad_by_freq=True)]
     doubled = type("Doubled", (nn.Linear,), {"forward": lambda self, hidden: 2 * nn.Linear.forward(self, hidden)})
-    for module in (doubled(2, 3), *odd, nn.PReLU()):
+    for module in (doubled(2, 3), *unusual, nn.PReLU()):
         assert rule_for(module) is None
 
 
@@ -54,9 +54,9 @@ def test_adapted_layers_experts_and_routers_have_rules_of_their_own():
     mixture = tiny_experts("mixtral").model.layers[0].mlp
     assert rule_for(mixture.experts) is rules.EXPERTS
     assert rule_for(mixture.gate) is rules.ROUTER
-    plain = adapted("rslora").base_model.model.model.layers[0].self_attn.q_proj
-    assert rule_for(plain) is None  # A and B are linear layers of their own
-    assert rule_for(plain.lora_A["default"]) is rules.LINEAR
+    linear = adapted("rslora").base_model.model.model.layers[0].self_attn.q_proj
+    assert rule_for(linear) is None  # A and B are linear layers of their own
+    assert rule_for(linear.lora_A["default"]) is rules.LINEAR
     assert adapter_parameters(nn.Linear(2, 2)) == ()
 
 
@@ -96,21 +96,21 @@ def test_a_norm_is_checked_for_being_affine(module, affine):
 class ChangedTable(nn.Embedding):
     """An embedding whose rows or ids are changed on the way."""
 
-    def __init__(self, *sizes, of_rows=lambda rows: rows, of_ids=lambda ids: ids) -> None:
+    def __init__(self, *sizes, change_rows=lambda rows: rows, change_ids=lambda ids: ids) -> None:
         super().__init__(*sizes)
-        self.of_rows, self.of_ids = of_rows, of_ids
+        self.change_rows, self.change_ids = change_rows, change_ids
 
     def forward(self, ids):
-        return self.of_rows(super().forward(self.of_ids(ids)))
+        return self.change_rows(super().forward(self.change_ids(ids)))
 
 
 @pytest.mark.parametrize(
     ("module", "expected"),
     [
         (nn.Embedding(5, 4), True),
-        (ChangedTable(5, 4, of_rows=lambda rows: 3 * rows), True),
-        (ChangedTable(5, 4, of_rows=lambda rows: rows + 1), False),
-        (ChangedTable(5, 4, of_ids=lambda ids: torch.arange(ids.shape[1]).expand_as(ids)), False),
+        (ChangedTable(5, 4, change_rows=lambda rows: 3 * rows), True),
+        (ChangedTable(5, 4, change_rows=lambda rows: rows + 1), False),
+        (ChangedTable(5, 4, change_ids=lambda ids: torch.arange(ids.shape[1]).expand_as(ids)), False),
     ],
     ids=["plain", "scaled", "shifted", "by position, as Whisper's"],
 )
@@ -148,7 +148,7 @@ def test_rows_equal_one_float64_backward_each(kind):
     assert kind != "patterns" or 5 in {parameter.shape[0] for parameter in policy.trainable.values()}
     token_rows = naive_token_rows(policy, GROUPS)
     ends = np.cumsum([len(rollout.completion_ids) for rollout in rollouts_of(GROUPS)])[:-1]
-    rows = WEIGHT * np.stack([of_rollout.sum(axis=0) for of_rollout in np.split(token_rows, ends)])
+    rows = WEIGHT * np.stack([scores.sum(axis=0) for scores in np.split(token_rows, ends)])
     step = measured_step(policy, GROUPS, DAPO, batch_tokens=16, engine="stream", verify="all")
     assert relative_gram(step.score_gram, rows) < 1e-5
     assert (step.coverage, step.num_parameters, step.slow_parameters) == (1.0, rows.shape[1], ())
@@ -244,7 +244,7 @@ def test_experts_with_another_activation_inside_get_no_rule():
 def test_experts_are_gated_by_their_own_function():
     model = tiny_experts("mixtral")
     for layer in model.model.layers:
-        layer.mlp.experts._apply_gate = lambda both: both.chunk(2, dim=-1)[0].tanh() * both.chunk(2, dim=-1)[1].sin()
+        layer.mlp.experts._apply_gate = lambda x: x.chunk(2, dim=-1)[0].tanh() * x.chunk(2, dim=-1)[1].sin()
     stream, loop = (measured_step(policy_of(model), tiny_groups(), DAPO, engine=name) for name in ("stream", "loop"))
     assert stream.slow_parameters == ()
     assert relative(stream.score_gram, loop.score_gram) < 1e-5

@@ -27,7 +27,7 @@ def test_no_other_cut_costs_less(lengths, budget, cost):
     ordered = sorted(lengths, reverse=True)
     cuts = []
     for chosen in product((False, True), repeat=len(lengths) - 1):
-        edges = [0, *(at for at, is_cut in enumerate(chosen, start=1) if is_cut), len(lengths)]
+        edges = [0, *(i for i, is_cut in enumerate(chosen, start=1) if is_cut), len(lengths)]
         padded = [ordered[start] * (stop - start) for start, stop in pairwise(edges)]
         if all(
             stop - start == 1 or size <= budget for size, (start, stop) in zip(padded, pairwise(edges), strict=True)
@@ -51,9 +51,9 @@ def test_padding_keeps_tokens_and_positions():
 
 
 def test_a_sequence_is_as_long_as_its_tokens_or_with_the_padding_of_its_frame() -> None:
-    alone = sequence_of((1, 2, 3), (4, 5))
-    assert (alone.length, alone.num_tokens, alone.start) == (5, 5, 0)
-    framed = replace(alone, frame=Frame(prompt_width=7, completion_width=4, padding_id=0))
+    single = sequence_of((1, 2, 3), (4, 5))
+    assert (single.length, single.num_tokens, single.start) == (5, 5, 0)
+    framed = replace(single, frame=Frame(prompt_width=7, completion_width=4, padding_id=0))
     assert (framed.length, framed.num_tokens, framed.start) == (11, 5, 4)
 
 

@@ -156,16 +156,16 @@ def test_the_guess_on_cuda_follows_from_what_is_free(monkeypatch):
     assert _tokens_that_fit(1, **shape) == 1
     assert recomputed_tokens(policy) == 0  # a CPU stores what a GPU would rather compute again
     wide = {"vocab_size": 0, "num_layers": 36, "width": 4096, "itemsize": 2}
-    stored, again = (_tokens_that_fit(20 * 2**30, **wide, recompute=each) for each in (False, True))
-    assert again > 10 * stored
+    stored, recomputed = (_tokens_that_fit(20 * 2**30, **wide, recompute=recompute) for recompute in (False, True))
+    assert recomputed > 10 * stored
 
 
-def limit_kept(monkeypatch, most: int) -> None:
+def limit_kept(monkeypatch, max_tokens: int) -> None:
     """Let passes fail that keep the activations of more tokens than this."""
     full = stream.capture_batch
 
     def refuse(prepared, batch, capture, *arguments):
-        if not capture.recompute and batch.input_ids.numel() > most:
+        if not capture.recompute and batch.input_ids.numel() > max_tokens:
             raise ERRORS[0]
         return full(prepared, batch, capture, *arguments)
 
@@ -191,7 +191,7 @@ def test_one_batch_of_layers_that_run_again_is_better_than_several_where_that_is
     assert tried == [(40, True)]
     for limit, fixed in ((39, False), (40, True)):
         other = TokenBudget(20, fixed=fixed)
-        other.fit([5] * 8, lambda tokens, of=other: tried.append((tokens, of.recompute)), recomputed=limit)
+        other.fit([5] * 8, lambda tokens, budget=other: tried.append((tokens, budget.recompute)), recomputed=limit)
     assert tried[1:] == [(20, False), (20, False)]
 
 

@@ -66,8 +66,8 @@ def test_products_are_finer_than_the_dtype_or_exact_where_tf32_holds_the_numbers
 def test_tensorfloat_32_holds_every_number_of_half_precision():
     """Its mantissa has 10 bits behind the point: rounding the others off must change nothing."""
     for dtype in (torch.bfloat16, torch.float16):
-        every = torch.arange(2**16).to(torch.uint16).view(dtype).float()
-        bits = every[every.isfinite()].view(torch.int32)
+        values = torch.arange(2**16).to(torch.uint16).view(dtype).float()
+        bits = values[values.isfinite()].view(torch.int32)
         assert len(bits) > 2**15
         assert not (bits & (2**13 - 1)).any()
 

@@ -207,7 +207,7 @@ def test_what_adapters_have_is_read_and_ends(tmp_path: Path, pattern: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "pattern", "why"), [(PATTERNS[at % len(PATTERNS)], *of) for at, of in enumerate(UNBOUNDED)]
+    ("name", "pattern", "why"), [(PATTERNS[i % len(PATTERNS)], *case) for i, case in enumerate(UNBOUNDED)]
 )
 def test_an_expression_that_may_not_end_is_refused(tmp_path: Path, name: str, pattern: str, why: str) -> None:
     value = {pattern: 4} if name in ("rank_pattern", "alpha_pattern") else pattern

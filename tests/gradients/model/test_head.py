@@ -127,9 +127,9 @@ def test_the_model_is_asked_once_and_nothing_is_left_on_the_layer():
     model, passes = models.tiny_model("gpt2_tied_conv1d"), []
     model.register_forward_hook(lambda *_: passes.append(1))
     head = plain_head(model)
-    asked = len(passes)
+    num_passes = len(passes)
     assert plain_head(model).module is head.module is model.lm_head
-    assert len(passes) == asked
+    assert len(passes) == num_passes
     inputs = []
     with observed_input(head, inputs.append):
         assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 1)
@@ -178,7 +178,7 @@ def test_values_and_gradients_are_those_of_all_logits(kind, bias, width, monkeyp
         for single, other in zip(result, expected, strict=True):
             torch.testing.assert_close(single, other, rtol=1e-12, atol=1e-12)
         total = [first @ outputs[0] + (second @ outputs[1] if entropies else 0) for outputs in (result, expected)]
-        for single, other in zip(*(torch.autograd.grad(each, targets) for each in total), strict=True):
+        for single, other in zip(*(torch.autograd.grad(loss, targets) for loss in total), strict=True):
             torch.testing.assert_close(single, other, rtol=1e-11, atol=1e-12)
     assert (result[0].requires_grad, result[1].requires_grad) == (True, True)
     assert not sliced_outputs(head, hidden, ids, torch.float64, entropies=False)[1].requires_grad
@@ -218,8 +218,8 @@ def test_cotangents_of_some_columns_are_those_of_the_layers_output():
         (weights @ outputs[0] + extra @ outputs[1]).backward()
         (tokens,) = watched
         made = head.module(hidden.detach()).requires_grad_(True)
-        alone = PlainHead(module=nn.Identity(), scale=head.scale, cap=head.cap, temperature=head.temperature)
-        expected = all_logits(alone, made, ids)
+        identity = PlainHead(module=nn.Identity(), scale=head.scale, cap=head.cap, temperature=head.temperature)
+        expected = all_logits(identity, made, ids)
         (grad,) = torch.autograd.grad(weights @ expected[0] + extra @ expected[1], made)
         torch.testing.assert_close(tokens.cotangents(head, 3, 17), grad[:, 3:17])
         rows = [part.cotangents(head, 0, VOCAB_SLICED) for part in tokens.split([3, 4])]

@@ -12,7 +12,7 @@ from tests.gradients import models
 @pytest.mark.slow
 @pytest.mark.parametrize(("lora", "reentrant"), [(False, False), (False, True), (True, True)])
 def test_a_model_in_training_mode_with_checkpointing_gives_the_same_rows(lora, reentrant):
-    plain, groups = (
+    expected, groups = (
         models.policy_of(models.tiny_model("qwen3_gqa_norms", lora=lora), lora=lora),
         models.tiny_groups(1, 3),
     )
@@ -22,10 +22,10 @@ def test_a_model_in_training_mode_with_checkpointing_gives_the_same_rows(lora, r
     policy = models.policy_of(model, lora=lora)
     for engine in ("loop", "stream"):
         step = models.measured_step(policy, groups, models.DAPO, engine=engine, verify="all")
-        assert models.score_error(step, plain, groups) < 1e-5
+        assert models.score_error(step, expected, groups) < 1e-5
         assert (step.coverage, step.slow_parameters) == (1.0, ())
     (tokens,) = measure_tokens(prepare_step(policy, groups, models.DAPO), step)
-    assert models.relative_gram(tokens.gram, models.naive_token_rows(plain, groups)) < 1e-5
+    assert models.relative_gram(tokens.gram, models.naive_token_rows(expected, groups)) < 1e-5
     assert tokens.slow_parameters == ()
     assert model.training
     assert inner.is_activation_checkpointing

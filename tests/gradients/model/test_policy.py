@@ -94,8 +94,8 @@ def test_an_adapter_trains_only_itself_and_its_reference_is_its_base(saved, adap
     policy, ids = load_measured_policy(lora(adapter, str(saved)), device="cpu"), torch.tensor([[1, 2, 3]])
     assert all("lora_" in name for name in policy.trainable)
     with policy.as_reference() as reference:
-        off = reference(ids).logits
-    assert torch.equal(off, load_measured_policy(full(saved), device="cpu").model(ids).logits)
+        logits = reference(ids).logits
+    assert torch.equal(logits, load_measured_policy(full(saved), device="cpu").model(ids).logits)
 
 
 def test_the_reference_of_a_full_model_is_the_initial_one(saved, model):
@@ -129,10 +129,10 @@ def test_the_reference_of_a_continued_adapter_is_the_adapter_it_started_from(sav
 def test_the_model_that_training_started_from_says_which_token_pads(saved, model):
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "pad_token_id": None}))
-    own, without = load_measured_policy(full(saved)), load_measured_policy(full(saved), first=full(model))
-    assert own.model.get_input_embeddings().padding_idx == 0
-    assert without.model.get_input_embeddings().padding_idx is None
-    assert (own.padding_rows, without.padding_rows) == ((0, None), (None, 0))
+    saved_policy, policy = load_measured_policy(full(saved)), load_measured_policy(full(saved), first=full(model))
+    assert saved_policy.model.get_input_embeddings().padding_idx == 0
+    assert policy.model.get_input_embeddings().padding_idx is None
+    assert (saved_policy.padding_rows, policy.padding_rows) == ((0, None), (None, 0))
 
 
 @pytest.mark.parametrize(
@@ -288,10 +288,10 @@ def test_unknown_device_and_dtype_are_refused(saved, monkeypatch):
 def test_in_float32_a_policy_has_the_same_numbers(saved, adapter) -> None:
     for weights in (full(saved), lora(adapter, str(saved))):
         policy = load_measured_policy(weights, device="cpu", dtype="bfloat16")
-        again = policy.in_float32()
-        assert (policy.dtype, again.dtype) == (torch.bfloat16, torch.float32)
-        assert again.trainable.keys() == policy.trainable.keys()
-        for rough, exact in zip(policy.model.parameters(), again.model.parameters(), strict=True):
+        upcast = policy.in_float32()
+        assert (policy.dtype, upcast.dtype) == (torch.bfloat16, torch.float32)
+        assert upcast.trainable.keys() == policy.trainable.keys()
+        for rough, exact in zip(policy.model.parameters(), upcast.model.parameters(), strict=True):
             assert torch.equal(rough.float(), exact)
 
 

@@ -9,26 +9,26 @@ from gradscope.gradients.plan import losses
 INF = float("inf")
 
 
-def terms(ratios: list[float], advantages: list[float], *, bound=INF, correction=None, **of) -> losses.Terms:
+def terms(ratios: list[float], advantages: list[float], *, bound=INF, correction=None, **parameters) -> losses.Terms:
     """Tokens of log-probability -2, by their ratios and advantages."""
-    ratio, ones = torch.tensor(ratios, dtype=torch.float64), torch.ones(len(ratios), dtype=torch.float64)
+    ratio, unit = torch.tensor(ratios, dtype=torch.float64), torch.ones(len(ratios), dtype=torch.float64)
     return losses.Terms(
-        logprobs=-2.0 * ones,
+        logprobs=-2.0 * unit,
         log_ratio=ratio.log(),
         ratio=ratio,
         advantages=torch.tensor(advantages, dtype=torch.float64),
-        counted=ones,
+        counted=unit,
         low=0.8,
         high=1.2,
         bound=bound,
-        correction=None if correction is None else correction * ones,
-        parameters=losses.LossParameters(**of),
+        correction=None if correction is None else correction * unit,
+        parameters=losses.LossParameters(**parameters),
     )
 
 
-def term(name: str, ratio: float, advantage: float, **of) -> float:
+def term(name: str, ratio: float, advantage: float, **parameters) -> float:
     """One token's term of a loss."""
-    return float(losses.LOSSES[name].term(terms([ratio], [advantage], **of)))
+    return float(losses.LOSSES[name].term(terms([ratio], [advantage], **parameters)))
 
 
 @pytest.mark.parametrize("name", ["grpo", "bnpo", "dr_grpo", "dapo", "luspo"])
@@ -86,10 +86,10 @@ def test_averages_by_hand(name, expected):
 def test_averages_of_other_trainers_by_hand() -> None:
     assert losses.summed([2, 3], losses.LossParameters(), 5) == [1.0, 1.0]
     assert losses.by_factor([2, 3], losses.LossParameters(loss_scale_factor=10.0), 5) == [0.05, 0.05]
-    of_counted = losses.without_empty(losses.mean_per_completion)
-    assert of_counted([2, 0, 5], losses.LossParameters(), 7) == [0.25, 0.0, 0.1]
-    assert of_counted([0], losses.LossParameters(), 0) == [0.0]
-    assert of_counted.__name__ != losses.mean_per_completion.__name__  # which tells losses of cached steps apart
+    average = losses.without_empty(losses.mean_per_completion)
+    assert average([2, 0, 5], losses.LossParameters(), 7) == [0.25, 0.0, 0.1]
+    assert average([0], losses.LossParameters(), 0) == [0.0]
+    assert average.__name__ != losses.mean_per_completion.__name__  # which tells losses of cached steps apart
 
 
 @pytest.mark.parametrize(("shift", "advantage"), [(0.02, 1.0), (0.02, -1.0), (0.2, 1.0), (0.2, -1.0), (-0.2, -1.0)])
@@ -150,8 +150,10 @@ def test_the_arguments_of_old_and_new_versions():
     new = losses.SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_clip_max": 2.0})
     assert old == new == losses.SamplerCorrection(high=2.0)
     inputs = {"vllm_importance_sampling_mode": "token_mask", "vllm_importance_sampling_clip_min": 0.5}
-    both = losses.SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_clip_max": None, **inputs})
-    assert both == losses.SamplerCorrection(mode="token_mask", low=0.5, high=None)
+    inputs |= {"use_vllm": True, "vllm_importance_sampling_clip_max": None}
+    assert losses.SamplerCorrection.from_values(inputs) == losses.SamplerCorrection(
+        mode="token_mask", low=0.5, high=None
+    )
 
 
 BY_HAND = {
@@ -172,16 +174,17 @@ def test_estimators_by_hand(name: str) -> None:
 @pytest.mark.parametrize("corrected", [False, True])
 def test_a_token_beyond_a_bound_of_the_kl_term_has_no_slope(corrected: bool) -> None:
     """Of e^b - b - 1, times a ratio of value 1, at b = 1; the others have the term or b itself held."""
-    behind, ones = torch.tensor([1.0, 2.0, -4.0, 4.0], dtype=torch.float64), torch.ones(4, dtype=torch.float64)
-    of, completion = losses.LossParameters(kl_bounds=(3.0, 3.0)), losses.Completion(counted=ones, reference=behind)
-    slope = losses.kl_slope(of, completion, 0 * ones, ones, corrected=corrected)
+    behind, unit = torch.tensor([1.0, 2.0, -4.0, 4.0], dtype=torch.float64), torch.ones(4, dtype=torch.float64)
+    completion = losses.Completion(counted=unit, reference=behind)
+    bounded = losses.LossParameters(kl_bounds=(3.0, 3.0))
+    slope = losses.kl_slope(bounded, completion, 0 * unit, unit, corrected=corrected)
     assert slope.tolist() == pytest.approx([1 - math.e + (math.e - 2) * corrected, 0.0, 0.0, 0.0])
 
 
 LOGPROBS_SLOPES = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64)
 COUNTED_SLOPES = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
 WEIGHTS = 0.25 * COUNTED_SLOPES
-ONES = torch.ones(3, dtype=torch.float64)
+UNIT = torch.ones(3, dtype=torch.float64)
 
 
 def off_policy(**changes) -> losses.Completion:
@@ -192,18 +195,16 @@ def off_policy(**changes) -> losses.Completion:
 DEFAULTS = losses.LossParameters()
 
 
-def slope_of(name: str, completion: losses.Completion, advantages: torch.Tensor | None, of=DEFAULTS, **options):
-    return losses.reward_slope(losses.LOSSES[name], of, completion, LOGPROBS_SLOPES, WEIGHTS, advantages, **options)
+def slope_of(name: str, completion: losses.Completion, advantages: torch.Tensor | None, parameters=DEFAULTS, **options):
+    loss = losses.LOSSES[name]
+    return losses.reward_slope(loss, parameters, completion, LOGPROBS_SLOPES, WEIGHTS, advantages, **options)
 
 
 @pytest.mark.parametrize("name", losses.LOSSES)
 def test_on_policy_every_loss_weighs_a_counted_token_by_its_average(name):
     """CISPO excepted, whose bound is on the ratio itself: 0.2 where it stands at its default."""
-    slope, factor = (
-        slope_of(name, losses.Completion(counted=COUNTED_SLOPES), -2.0 * ONES),
-        0.2 if name == "cispo" else 1.0,
-    )
-    torch.testing.assert_close(slope, factor * 2.0 * WEIGHTS)
+    slope = slope_of(name, losses.Completion(counted=COUNTED_SLOPES), -2.0 * UNIT)
+    torch.testing.assert_close(slope, (0.2 if name == "cispo" else 1.0) * 2.0 * WEIGHTS)
     assert losses.factors_out(losses.LOSSES[name], losses.LossParameters())
     assert losses.factors_out(losses.LOSSES[name], losses.LossParameters(delta=0.5)) == (
         name in ("cispo", "sapo", "vespo")
@@ -211,27 +212,27 @@ def test_on_policy_every_loss_weighs_a_counted_token_by_its_average(name):
 
 
 def test_a_sequences_ratio_spreads_its_derivative_over_its_tokens():
-    slope = slope_of("grpo", off_policy(), 2.0 * ONES, losses.LossParameters(importance_sampling_level="sequence"))
+    slope = slope_of("grpo", off_policy(), 2.0 * UNIT, losses.LossParameters(importance_sampling_level="sequence"))
     ratio = torch.exp(torch.tensor((0.1 - 0.15) / 2, dtype=torch.float64))
     torch.testing.assert_close(slope, -2.0 * ratio * WEIGHTS.sum() * COUNTED_SLOPES / 2)
 
 
 def test_a_sequences_ratio_multiplies_the_kl_term_even_at_ratio_one():
-    of, reference = losses.LossParameters(importance_sampling_level="sequence"), LOGPROBS_SLOPES + 0.3 * ONES
-    own = losses.Completion(counted=COUNTED_SLOPES, reference=reference)
-    plain = losses.kl_slope(of, own, LOGPROBS_SLOPES, WEIGHTS, corrected=False)
-    kl = torch.exp(0.3 * ONES) - 0.3 - 1
+    parameters, reference = losses.LossParameters(importance_sampling_level="sequence"), LOGPROBS_SLOPES + 0.3 * UNIT
+    completion = losses.Completion(counted=COUNTED_SLOPES, reference=reference)
+    uncorrected = losses.kl_slope(parameters, completion, LOGPROBS_SLOPES, WEIGHTS, corrected=False)
+    kl = torch.exp(0.3 * UNIT) - 0.3 - 1
     torch.testing.assert_close(
-        losses.kl_slope(of, own, LOGPROBS_SLOPES, WEIGHTS, corrected=True),
-        plain + (WEIGHTS * kl).sum() * COUNTED_SLOPES / 2,
+        losses.kl_slope(parameters, completion, LOGPROBS_SLOPES, WEIGHTS, corrected=True),
+        uncorrected + (WEIGHTS * kl).sum() * COUNTED_SLOPES / 2,
     )
-    by_token = losses.kl_slope(losses.LossParameters(), own, LOGPROBS_SLOPES, WEIGHTS, corrected=True)
-    torch.testing.assert_close(by_token, plain + WEIGHTS * kl)
+    by_token = losses.kl_slope(losses.LossParameters(), completion, LOGPROBS_SLOPES, WEIGHTS, corrected=True)
+    torch.testing.assert_close(by_token, uncorrected + WEIGHTS * kl)
 
 
 def test_a_score_vector_has_no_clip():
-    of = losses.LossParameters(epsilon_low=0.01, epsilon_high=0.01)
-    clipped, free = (slope_of("grpo", off_policy(), advantages, of) for advantages in (ONES, None))
+    parameters = losses.LossParameters(epsilon_low=0.01, epsilon_high=0.01)
+    clipped, free = (slope_of("grpo", off_policy(), advantages, parameters) for advantages in (UNIT, None))
     assert clipped[0] == 0.0
     assert free[0] == -0.25 * torch.exp(torch.tensor(0.1, dtype=torch.float64))
 
@@ -239,19 +240,19 @@ def test_a_score_vector_has_no_clip():
 @pytest.mark.parametrize(("advantage", "threshold", "stays"), [(1.0, 0.0, True), (-1.0, 0.1, True), (-1.0, 0.0, False)])
 def test_completions_of_negative_advantage_that_are_far_off_leave(advantage, threshold, stays):
     completion = replace(off_policy(), old=LOGPROBS_SLOPES + 0.05)
-    assert bool(slope_of("sapo", completion, advantage * ONES, off_policy_threshold=threshold).any()) == stays
+    assert bool(slope_of("sapo", completion, advantage * UNIT, off_policy_threshold=threshold).any()) == stays
 
 
 @pytest.mark.parametrize(("gap", "stays"), [(0.05, True), (0.5, False)])
 def test_distance_is_to_the_sampler_where_there_is_one(gap, stays):
     completion = losses.Completion(counted=COUNTED_SLOPES, sampler=LOGPROBS_SLOPES + gap)
-    assert bool(slope_of("grpo", completion, -ONES, off_policy_threshold=0.1).any()) == stays
+    assert bool(slope_of("grpo", completion, -UNIT, off_policy_threshold=0.1).any()) == stays
 
 
 def test_the_correction_multiplies_the_reward_part():
     completion = losses.Completion(counted=COUNTED_SLOPES, sampler=LOGPROBS_SLOPES - 0.2)
     corrected = slope_of(
-        "dapo", completion, ONES, correction=losses.SamplerCorrection(mode="token_truncate", high=None)
+        "dapo", completion, UNIT, correction=losses.SamplerCorrection(mode="token_truncate", high=None)
     )
     torch.testing.assert_close(corrected, -WEIGHTS * torch.exp(torch.tensor(0.2, dtype=torch.float64)))
 
@@ -263,11 +264,11 @@ def test_everything_goes_where_the_log_probabilities_are():
 
 
 def test_what_comes_back_from_a_device_is_waited_for(monkeypatch):
-    asked = []
-    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, like, non_blocking: asked.append(non_blocking))
-    losses.sent(ONES, ONES)
-    losses.sent(torch.ones(1, device="meta"), ONES)
-    assert asked == [True, False]
+    flags = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, like, non_blocking: flags.append(non_blocking))
+    losses.sent(UNIT, UNIT)
+    losses.sent(torch.ones(1, device="meta"), UNIT)
+    assert flags == [True, False]
 
 
 def test_the_second_bound_holds_where_the_advantage_is_negative() -> None:

@@ -42,10 +42,10 @@ def test_settings_are_read_in_trls_names():
 
 
 def test_a_step_without_its_rollouts_or_the_length_of_its_loss_has_a_reason():
-    odd = objective(loss_type="odd", generation_batch_size=4)
-    assert odd.cannot is not None
-    assert odd.loss_type == "dapo"
-    assert odd.reason_against([ROLLOUT]) == odd.cannot  # what the arguments lack comes first
+    invalid = objective(loss_type="odd", generation_batch_size=4)
+    assert invalid.cannot is not None
+    assert invalid.loss_type == "dapo"
+    assert invalid.reason_against([ROLLOUT]) == invalid.cannot  # what the arguments lack comes first
     reason = objective(generation_batch_size=4).reason_against([ROLLOUT] * 3)
     assert str(reason) == "the log holds 3 rollouts of the step, and its update took 4"
     assert reason.cause == "rollouts_missing"
@@ -107,9 +107,9 @@ def test_a_log_without_a_setting_gets_the_default_of_the_installed_trl():
     assert bare.mask_truncated is defaults["mask_truncated_completions"]
     same = [name for name in LossParameters.__struct_fields__ if name in defaults]
     assert len(same) == 10
-    own = {"epsilon_high": 0.2, "max_completion_length": None}  # where TRL's default stands for another setting
+    changed = {"epsilon_high": 0.2, "max_completion_length": None}  # where TRL's default stands for another setting
     same += ["beta", "loss_type", "temperature"]
-    assert {name: getattr(bare, name) for name in same} == {name: defaults[name] for name in same} | own
+    assert {name: getattr(bare, name) for name in same} == {name: defaults[name] for name in same} | changed
 
 
 ONE_MICRO_BATCH = {"generation_batch_size": 8, "per_device_train_batch_size": 8}
@@ -169,8 +169,8 @@ def test_averages_within_micro_batches_by_hand() -> None:
     averages = dict(Objective().other_averages(masks, [2, 4], [[3, 0, 1, 2]]))
     in_order, in_another = averages["a mean over tokens within each micro-batch of 2"]
     assert (in_order, in_another) == ([1 / 8, 1 / 8, 1 / 4, 1 / 4], [1 / 2, 1 / 10, 1 / 10, 1 / 2])
-    all_alike = averages["a mean over all tokens of the update"]
-    assert averages["a mean over tokens within each micro-batch of 4"][:1] == all_alike == [[1 / 6] * 4]
+    per_token = averages["a mean over all tokens of the update"]
+    assert averages["a mean over tokens within each micro-batch of 4"][:1] == per_token == [[1 / 6] * 4]
     assert averages["a mean over tokens, then over completions"] == [[1 / 4, 1 / 12, 1 / 8, 1 / 4]]
 
 
@@ -196,10 +196,10 @@ def test_settings_that_leave_nothing_open(values):
 
 
 def test_rollouts_of_several_sequences_are_refused_where_these_are_in_the_loss():
-    own = Rollout(group_id="g", sample=0, row=0, prompt="", completion="", reward=1.0)
+    rollout = Rollout(group_id="g", sample=0, row=0, prompt="", completion="", reward=1.0)
     before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
-    several = replace(own, earlier=(before,))
-    assert several_sequences([own, replace(own, earlier=(replace(before, mask=(False,)),))]) is None
-    result = several_sequences([own, several])
+    two = replace(rollout, earlier=(before,))
+    assert several_sequences([rollout, replace(rollout, earlier=(replace(before, mask=(False,)),))]) is None
+    result = several_sequences([rollout, two])
     assert (result.cause, str(result).partition(" were")[0]) == ("several_sequences", "1 of 2 rollouts")
-    assert Objective().reason_against([own, several]) == result
+    assert Objective().reason_against([rollout, two]) == result

@@ -99,8 +99,8 @@ def test_a_batch_apart_has_another_order_and_another_length_than_any_of_an_engin
     step = prepared(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO)
     lengths = step.plan.lengths
     (full,) = step.batches(range(6), 4096)
-    apart = step.check_batch(full.rows)
-    assert (apart.rows, apart.length) == (full.rows[::-1], max(lengths) + 1)
+    check = step.check_batch(full.rows)
+    assert (check.rows, check.length) == (full.rows[::-1], max(lengths) + 1)
     shortest = int(np.argmin(lengths))
     assert step.check_batch([shortest]).length not in lengths
     assert step.check_batch([shortest]).spans == ((0, lengths[shortest]),)
@@ -174,10 +174,10 @@ def test_rounding_depends_on_the_frame_even_where_the_output_does_not() -> None:
     framed = prepared.framed()
     assert all(sequence.frame is not None for sequence in framed.plan.sequences)
     assert framed.framed() is framed
-    without = replace(prepared, policy=replace(policy, padding=None))
-    assert without.framed() is without
-    alone = prepare_step(replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding()), tiny_groups(1, 1), DAPO)
-    assert alone.plan.sequences[0].frame is None  # a sequence without padding has none to see
+    unpadded = replace(prepared, policy=replace(policy, padding=None))
+    assert unpadded.framed() is unpadded
+    single = prepare_step(replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding()), tiny_groups(1, 1), DAPO)
+    assert single.plan.sequences[0].frame is None  # a sequence without padding has none to see
 
 
 def test_a_shared_prompt_cannot_stand_in_a_frame() -> None:
@@ -220,8 +220,8 @@ def policy(eos=3, pad=0, declared=None):
     )
 
 
-def status(last, of=MASKING, **ends):
-    return _with_status(replace(ROLLOUT, completion_ids=(7, last)), policy(**ends), of).status
+def status(last, objective=MASKING, **ends):
+    return _with_status(replace(ROLLOUT, completion_ids=(7, last)), policy(**ends), objective).status
 
 
 def test_a_completion_ends_with_the_end_of_a_sequence_or_padding():

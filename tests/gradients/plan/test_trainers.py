@@ -159,7 +159,7 @@ def test_the_kl_term_and_its_own_weight() -> None:
     made = objective("nemo-rl", fn__reference_policy_kl_penalty=0.1, fn__reference_policy_kl_type="k1")
     assert (made.beta, made.kl_type, made.use_bias_correction_kl) == (0.1, "k1", True)
     assert objective("nemo-rl", fn__use_kl_in_reward=True).beta == 0.0
-    bounds = [objective("nemo-rl", **of).kl_bounds for of in ({}, {"fn__kl_output_clamp_value": None})]
+    bounds = [objective("nemo-rl", **values).kl_bounds for values in ({}, {"fn__kl_output_clamp_value": None})]
     assert [*bounds, objective("nemo-rl", nemo_rl_version="0.4.0").kl_bounds] == [(20, 10), (20, inf), (inf, inf)]
     assert trainers._weighs_kl(TrainerSettings(values={"nemo_rl_version": "0.6.0"})) is False
     assert trainers._weighs_kl(TrainerSettings(values={"loss_fn.token_level_loss": True}, origin="a file")) is False

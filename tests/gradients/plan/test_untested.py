@@ -32,9 +32,9 @@ def test_arguments_that_leave_every_weight_as_it_is(
 ) -> None:
     """Of a step of two completions, of one and three tokens."""
     settings = TrainerSettings(values={"loss_type": "grpo", "beta": 0.0, "epsilon": 0.2, **values}, origin="args.json")
-    at = [LOGPROBS, LOGPROBS[:1]]
-    passes = ForwardPasses(old=[at[0] - log_ratio, at[1]], reference=[row + behind for row in at])
+    logprobs = [LOGPROBS, LOGPROBS[:1]]
+    passes = ForwardPasses(old=[logprobs[0] - log_ratio, logprobs[1]], reference=[row + behind for row in logprobs])
     rollouts = [replace(ROLLOUT, sample=sample, advantage=1.0) for sample in range(2)]
     sequences = [sequence_of((1,), (2, 3, 4)), sequence_of((1,), (2,))]
     plan = plan_rows(sequences, rollouts, Objective.from_settings(settings), passes)
-    assert sorted(untested_arguments(plan, settings, [row.numpy() for row in at], 1e-6)) == sorted(expected)
+    assert sorted(untested_arguments(plan, settings, [row.numpy() for row in logprobs], 1e-6)) == sorted(expected)

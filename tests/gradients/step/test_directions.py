@@ -161,7 +161,7 @@ def test_every_combination_is_that_of_a_backward_pass(name: str, lora: bool, max
     groups = [combinations("a", (0, 1, 2)), combinations("b", (3, 4, 5))]
     prepared.budget.row_bytes = max_bytes
     ranks = directions.measure_group_weights(prepared, step, groups)
-    by_name = {(of_tensor.group_id, of_tensor.tensor): of_tensor for of_tensor in ranks}
+    by_name = {(tensor.group_id, tensor.tensor): tensor for tensor in ranks}
     for group in groups:
         for index, factors in enumerate(FACTORS):
             for tensor, grad in plain_gradients(prepared, group.rollouts, factors).items():

@@ -38,8 +38,8 @@ def expected_of(prepared: PreparedStep, temperature: float = 1.0) -> tuple[np.nd
 
     trained = [row(rollout.prompt_ids, rollout.completion_ids) for rollout in prepared.rollouts]
     heldout = [
-        sum(share * row(prompt, ids) for share, ids in zip(own, answers, strict=True))
-        for (prompt, answers), own in zip(ANSWERS, SHARES, strict=True)
+        sum(share * row(prompt, ids) for share, ids in zip(weights, answers, strict=True))
+        for (prompt, answers), weights in zip(ANSWERS, SHARES, strict=True)
     ]
     return np.stack(trained), np.stack(heldout)
 
@@ -74,7 +74,7 @@ def test_products_are_those_of_plain_gradients(name: str, lora: bool) -> None:
 
 
 @pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
-def test_every_engine_finds_the_same_and_leaves_the_step_alone(engine: str) -> None:
+def test_every_engine_agrees_and_changes_nothing_of_the_step(engine: str) -> None:
     prepared = prepare_step(
         models.tiny_policy("qwen3_gqa_norms"), models.tiny_groups(), Objective(loss_type="grpo", beta=0.0)
     )
@@ -102,10 +102,10 @@ def test_tokens_that_nobody_sampled_are_no_part_of_an_answer(llama: PreparedStep
     (group, *_), step = heldout_groups(), measure_step(llama)
     first, second = group.rollouts
     masked = replace(group, rollouts=(replace(first, mask=(False, False, False)), second))
-    alone = replace(group, rollouts=(second,))
+    single = replace(group, rollouts=(second,))
     halved, full = (
         measure_heldout_gram(llama, step, [answers], [shares]).norms
-        for answers, shares in ((masked, (0.5, 0.5)), (alone, (1.0,)))
+        for answers, shares in ((masked, (0.5, 0.5)), (single, (1.0,)))
     )
     assert 2 * halved == pytest.approx(full, rel=1e-4)
 
@@ -115,8 +115,8 @@ def test_rollouts_whose_tokens_weigh_unequally_have_no_scale(llama: PreparedStep
     uneven = [torch.linspace(1, 2, len(weights), dtype=torch.float64) * weights for weights in plan.weights]
     other = replace(llama, plan=replace(plan, weights=tuple(uneven)))
     assert measure_heldout_gram(other, measure_step(other), heldout_groups(), SHARES).scales is None
-    without = replace(llama, plan=replace(plan, weights=(torch.zeros_like(plan.weights[0]), *plan.weights[1:])))
-    scales = measure_heldout_gram(without, measure_step(without), heldout_groups(), SHARES).scales
+    empty = replace(llama, plan=replace(plan, weights=(torch.zeros_like(plan.weights[0]), *plan.weights[1:])))
+    scales = measure_heldout_gram(empty, measure_step(empty), heldout_groups(), SHARES).scales
     assert (scales[0], np.count_nonzero(scales)) == (0.0, 5)
 
 
@@ -145,9 +145,9 @@ def test_rows_that_do_not_fit_loop_are_refused(llama: PreparedStep, monkeypatch:
 
 
 def test_an_answer_in_other_tokens_is_named(llama: PreparedStep) -> None:
-    odd = prompt_of("q0", "", prompt_ids=(7,), completion_ids=(99,))
+    unknown = prompt_of("q0", "", prompt_ids=(7,), completion_ids=(99,))
     with pytest.raises(InputError, match="held-out q0, sample 0: token id 99 is outside"):
-        measure_heldout_gram(llama, measure_step(llama), [odd], [(1.0,)])
+        measure_heldout_gram(llama, measure_step(llama), [unknown], [(1.0,)])
 
 
 class Letters:
@@ -169,10 +169,10 @@ class Letters:
 def prompt_of(prompt: str, *answers: str, all_ids: tuple = (), **fields: Any) -> RolloutGroup:
     """A prompt with its answers, as text or, by `all_ids` or `completion_ids`, as tokens."""
     name = f"held-out {prompt}"
-    own = [{"completion_ids": ids} for ids in all_ids] or [{}] * len(answers)
+    extra = [{"completion_ids": ids} for ids in all_ids] or [{}] * len(answers)
     rollouts = tuple(
-        Rollout(group_id=name, sample=at, row=at, prompt=prompt, completion=answer, reward=1.0, **fields, **own[at])
-        for at, answer in enumerate(answers)
+        Rollout(group_id=name, sample=i, row=i, prompt=prompt, completion=answer, reward=1.0, **fields, **extra[i])
+        for i, answer in enumerate(answers)
     )
     return RolloutGroup(step=0, group_id=name, prompt_id=prompt, rollouts=rollouts)
 
@@ -249,8 +249,8 @@ def test_prompts_that_a_template_wrapped_need_messages() -> None:
     with pytest.raises(InputError, match="other token ids than their text gives, as with a chat template") as error:
         _heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)])
     assert "as messages, or with prompt_ids" in error.value.hint
-    asked = prompt_of("ab", "c", messages=({"role": "user", "content": "ab"},))
-    assert _heldout_sequences(prepared, [asked], [(1.0,)]).sequences[0].prompt_ids == (20, 2, 3, 21)
+    prompt = prompt_of("ab", "c", messages=({"role": "user", "content": "ab"},))
+    assert _heldout_sequences(prepared, [prompt], [(1.0,)]).sequences[0].prompt_ids == (20, 2, 3, 21)
 
 
 def test_answers_stand_without_padding_beside_rows_that_have_some(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,8 +139,8 @@ def test_a_layer_that_is_never_called_is_zero_and_still_covered():
     model.unused = nn.Linear(2, 2)
     step = measured_step(policy_of(model), tiny_groups(), DAPO, engine="stream")
     assert step.slow_parameters == ("unused.bias", "unused.weight")
-    without = measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="stream")
-    assert relative(step.gram, without.gram) < 1e-6
+    expected = measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="stream")
+    assert relative(step.gram, expected.gram) < 1e-6
 
 
 def test_a_weight_used_behind_its_modules_back_is_caught():
@@ -181,7 +181,7 @@ def test_auto_keeps_rows_while_they_fit():
 def test_progress_is_reported_per_rollout():
     seen = []
     measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, progress=lambda *event: seen.append(event))
-    assert [(done, of) for done, of, _ in seen] == [(done, 6) for done in range(1, 7)]
+    assert [(done, total) for done, total, _ in seen] == [(done, 6) for done in range(1, 7)]
     tokens = [int(label.removeprefix("rollouts, ").removesuffix(" tokens")) for _, _, label in seen]
     assert tokens == sorted(set(tokens))
     assert tokens[-1] == sum(len(rollout.completion_ids) for rollout in rollouts_of(tiny_groups()))
@@ -214,10 +214,10 @@ def test_a_token_that_overflows_is_named_with_its_rollout_and_the_first_module(l
     first = next(index for index, row in enumerate(rows) if token in row)
     with torch.no_grad():
         llama.policy.model.get_input_embeddings().weight[token] = float("inf")
-    sequence, at = llama.plan.sequences[first], rows[first].index(token)
+    sequence, position = llama.plan.sequences[first], rows[first].index(token)
     assert measure._first_non_finite(llama) == (
         f"the output of model.embed_tokens is not finite in rollout {sequence.sample} of group {sequence.group_id}, "
-        f"at token {at}"
+        f"at token {position}"
     )
 
 
@@ -227,7 +227,7 @@ def test_a_layer_that_overflows_is_named_before_what_follows_from_it(llama: Prep
     assert "the output of model.layers.1.mlp.up_proj is not finite" in str(measure._first_non_finite(llama))
 
 
-def test_log_probabilities_may_overflow_by_the_temperature_alone(llama: PreparedStep) -> None:
+def test_a_low_temperature_may_overflow_log_probabilities(llama: PreparedStep) -> None:
     objective = replace(llama.plan.objective, temperature=1e-42)
     cold = replace(llama, plan=replace(llama.plan, objective=objective))
     sentence = "the output of the log-probabilities is not finite in rollout 0 of group "

@@ -106,7 +106,7 @@ def test_norm_and_kl_part_are_those_of_the_gram_matrix(objective: Objective, lor
         result = measure_norm(step, lambda *progress: reported.append(progress))
     assert result.norm == pytest.approx(batch_norm(gram.logged_gram), rel=1e-6)
     assert result.parts == ({"kl": pytest.approx(gram.parts["kl"], rel=1e-5)} if objective is KL else {})
-    for own, expected in zip(result.logprobs, gram.logprobs, strict=True):
-        np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-6)
+    for row, expected in zip(result.logprobs, gram.logprobs, strict=True):
+        np.testing.assert_allclose(row, expected, rtol=1e-5, atol=1e-6)
     assert (result.num_rollouts, result.num_inferred_ids, result.described["engine"]) == (6, 0, "backward")
     assert reported[-1] == (6, 6, "rollouts")

@@ -43,7 +43,7 @@ def test_a_dropped_or_wrong_rule_is_caught(monkeypatch, name, rule, parameter, s
 
 
 def test_a_dropped_tied_cross_term_is_caught(monkeypatch):
-    def apart(self, shape, dtype, parts):
+    def untied(self, shape, dtype, parts):
         """Each use of a parameter on its own, as if its uses were different parameters."""
         num_uses = max(len(uses) for _, uses in parts)
         for use in range(num_uses):
@@ -51,7 +51,7 @@ def test_a_dropped_tied_cross_term_is_caught(monkeypatch):
         self.num_parameters -= (num_uses - 1) * shape.numel()  # the count alone must not give it away
 
     full = GramAccumulator.add_parameter
-    monkeypatch.setattr(GramAccumulator, "add_parameter", apart)
+    monkeypatch.setattr(GramAccumulator, "add_parameter", untied)
     with pytest.raises(VerificationError, match="disagrees"):
         measured_step(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO, engine="stream")
     monkeypatch.undo()
@@ -62,13 +62,13 @@ def test_a_dropped_tied_cross_term_is_caught(monkeypatch):
 def test_a_wrong_output_layer_is_caught(monkeypatch, name):
     """Of a layer in slices, which has no rule: its rows are one way to its gradient, an ordinary pass takes another."""
 
-    def larger(self, row, start, out):
-        before = out.clone()
-        honest(self, row, start, out)
-        out.add_(out - before, alpha=1e-3)
+    def scaled(self, row, start, target):
+        before = target.clone()
+        honest(self, row, start, target)
+        target.add_(target - before, alpha=1e-3)
 
     honest = HeadProduct.add_to
-    monkeypatch.setattr(HeadProduct, "add_to", larger)
+    monkeypatch.setattr(HeadProduct, "add_to", scaled)
     with pytest.raises(VerificationError, match="disagrees"):
         measured_step(tiny_policy(name), tiny_groups(), DAPO, engine="stream")
 
@@ -220,8 +220,8 @@ def test_the_pair_that_is_checked_is_of_two_rollouts_where_each_has_several_rows
     monkeypatch.setattr(
         "gradscope.gradients.step.verify._error", lambda prepared, gram, batch: checked.append(batch.rows) or 0.0
     )
-    largest, alike = (row for row, of in enumerate(step.plan.rows) if of.sequence == 1)
-    gram = np.diag([3.0 if row == largest else 2.0 if row == alike else 1.0 for row in range(len(step.plan.rows))])
+    largest, second = (row for row, spec in enumerate(step.plan.rows) if spec.sequence == 1)
+    gram = np.diag([3.0 if row == largest else 2.0 if row == second else 1.0 for row in range(len(step.plan.rows))])
     verify_gram(step, gram, step.batches(range(len(step.plan.rows)), 4096), "first")
     assert [{step.plan.rows[row].sequence for row in rows} for rows in checked] == [{0, 1}]
 

@@ -57,11 +57,11 @@ CPU = torch.device("cpu")
 
 def added(shape: tuple[int, int], parts: list[Part], num_rows: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
     """The Gram matrix by fewer columns, and by the matrices as they are."""
-    result, plain = GramAccumulator(num_rows, CPU), GramAccumulator(num_rows, CPU)
+    result, expected = GramAccumulator(num_rows, CPU), GramAccumulator(num_rows, CPU)
     _add_token_parameter(result, torch.Size(shape), torch.float32, parts)
-    plain.add_parameter(torch.Size(shape), torch.float32, parts)
-    assert result.num_parameters == plain.num_parameters == shape[0] * shape[1]
-    return result.gram, plain.gram
+    expected.add_parameter(torch.Size(shape), torch.float32, parts)
+    assert result.num_parameters == expected.num_parameters == shape[0] * shape[1]
+    return result.gram, expected.gram
 
 
 @pytest.mark.parametrize("is_transposed", [False, True], ids=["linear", "conv1d"])
@@ -71,8 +71,8 @@ def test_prefixes_of_shared_inputs(num_inputs: int, is_transposed: bool) -> None
     parts: list[Part] = []
     for rows in ((0, 1), (3, 2)):
         inputs, grads = torch.randn(5, num_inputs), torch.randn(2, 5, 6)
-        own, shared = tuple(grad[:length] for grad, length in zip(grads, (4, 5), strict=True)), (inputs[:4], inputs)
-        use = OuterProduct(left=shared, right=own) if is_transposed else OuterProduct(left=own, right=shared)
+        cut, shared = tuple(grad[:length] for grad, length in zip(grads, (4, 5), strict=True)), (inputs[:4], inputs)
+        use = OuterProduct(left=shared, right=cut) if is_transposed else OuterProduct(left=cut, right=shared)
         parts.append((rows, [use]))
     shape = (num_inputs, 6) if is_transposed else (6, num_inputs)
     torch.testing.assert_close(*added(shape, parts), rtol=1e-5, atol=1e-5)

@@ -45,7 +45,7 @@ def test_a_sample_is_a_part_of_the_whole():
     policy, groups = models.tiny_policy("qwen3_gqa_norms"), models.tiny_groups(1, 3)
     (full,) = measured(policy, groups)
     (part,) = measured(policy, groups, max_tokens=5, seed=4)
-    (again,) = measured(policy, groups, max_tokens=5, seed=4)
+    (repeated,) = measured(policy, groups, max_tokens=5, seed=4)
     (other,) = measured(policy, groups, max_tokens=5, seed=1)
     index = [
         int(np.flatnonzero((full.table.rollouts == i) & (full.table.positions == t))[0])
@@ -54,7 +54,7 @@ def test_a_sample_is_a_part_of_the_whole():
     assert part.table.num_tokens == full.table.num_tokens > len(part.gram) == 5
     assert models.relative(part.gram, full.gram[np.ix_(index, index)]) < 1e-5
     assert np.all(np.linalg.eigvalsh(part.gram) <= np.linalg.eigvalsh(full.gram)[-5:] * (1 + 1e-5))
-    np.testing.assert_array_equal(part.table.rows, again.table.rows)
+    np.testing.assert_array_equal(part.table.rows, repeated.table.rows)
     assert part.table.rows != other.table.rows
 
 
@@ -182,7 +182,7 @@ def require_signals(prepared: PreparedStep, kind: str) -> None:
     for index, gram in enumerate(result.tokens):
         expected = torch.cat(rows[size * index : size * (index + 1)])
         np.testing.assert_allclose(gram.gram, expected @ expected.T, rtol=1e-3, atol=1e-5)
-    sums = torch.stack([w.double() @ own for w, own in zip(prepared.plan.weights, rows, strict=True)])
+    sums = torch.stack([w.double() @ row for w, row in zip(prepared.plan.weights, rows, strict=True)])
     np.testing.assert_allclose(result.score_gram, sums @ sums.T, rtol=1e-3, atol=1e-7)
     weighed = step.advantages[:, None] * result.score_gram * step.advantages
     np.testing.assert_allclose(result.logged_gram, weighed, rtol=1e-5, atol=1e-12)

@@ -65,8 +65,8 @@ def test_a_group_that_is_all_masked_has_no_matrix_and_one_without_advantages_no_
 
 def test_importance_ratios_and_clip_are_factors_of_a_token():
     policy, groups = models.tiny_policy("llama_untied_biases"), models.tiny_groups(1, 2)
-    plain = models.measured_step(policy, groups, models.DAPO)
-    sampled = models.changed(groups, advantage=1.0, logprobs=lambda rollout: tuple(plain.logprobs[rollout.row] - 0.3))
+    step = models.measured_step(policy, groups, models.DAPO)
+    sampled = models.changed(groups, advantage=1.0, logprobs=lambda rollout: tuple(step.logprobs[rollout.row] - 0.3))
     objective = Objective(loss_type="dapo", importance_ratio=True, epsilon_low=0.2, epsilon_high=0.2)
     (gram,) = measured(policy, sampled, objective)
     np.testing.assert_allclose(gram.table.score_weights, np.exp(0.3) / gram.table.num_tokens, rtol=1e-5)

@@ -16,7 +16,7 @@ from tests.gradients import models
 NUM_WEIGHTINGS = 3
 
 
-def asked(prepared: PreparedStep, seed: int = 0) -> tuple[sums.CountedTokens, np.ndarray]:
+def tokens_and_weights(prepared: PreparedStep, seed: int = 0) -> tuple[sums.CountedTokens, np.ndarray]:
     tokens = sums.counted_tokens(prepared, measure_step(prepared))
     assert tokens is not None
     weights = np.random.default_rng(seed).normal(size=(NUM_WEIGHTINGS, len(tokens.groups)))
@@ -26,9 +26,9 @@ def asked(prepared: PreparedStep, seed: int = 0) -> tuple[sums.CountedTokens, np
 
 def by_group(rows: np.ndarray, weights: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """The products of sums as plain matrices; rows are [N, P], or [V, N, P] where weightings have rows of their own."""
-    every = np.broadcast_to(rows, (len(weights), *rows.shape[-2:]))
+    all_rows = np.broadcast_to(rows, (len(weights), *rows.shape[-2:]))
     by_hand = [
-        [w[groups == j] @ own[groups == j] for j in np.unique(groups)] for w, own in zip(weights, every, strict=True)
+        [w[groups == j] @ r[groups == j] for j in np.unique(groups)] for w, r in zip(weights, all_rows, strict=True)
     ]
     return np.einsum("vjp,wkp->vjwk", by_hand, by_hand)
 
@@ -40,7 +40,7 @@ def by_group(rows: np.ndarray, weights: np.ndarray, groups: np.ndarray) -> np.nd
 def test_sums_are_those_of_one_backward_pass_a_token(name: str, lora: bool, max_bytes: int) -> None:
     policy, groups = models.tiny_policy(name, lora=lora), models.tiny_groups(3, 2)
     prepared = prepare_step(policy, groups, models.DAPO)
-    tokens, weights = asked(prepared)
+    tokens, weights = tokens_and_weights(prepared)
     prepared.budget.row_bytes = max_bytes
     result = sums.measure_token_sums(prepared, tokens, weights, np.zeros(NUM_WEIGHTINGS, dtype=bool))
     assert models.relative(result, by_group(models.naive_token_rows(policy, groups), weights, tokens.groups)) < 2e-5
@@ -50,16 +50,16 @@ def test_sums_are_those_of_one_backward_pass_a_token(name: str, lora: bool, max_
 def test_a_weighting_of_entropies_is_their_gradient(max_bytes: int) -> None:
     policy, groups = models.tiny_policy("qwen3_gqa_norms"), models.tiny_groups(2, 2)
     prepared = prepare_step(policy, groups, replace(models.DAPO, temperature=0.8))
-    tokens, weights = asked(prepared)
-    of_entropies = np.array([False, True, False])
+    tokens, weights = tokens_and_weights(prepared)
+    is_entropy = np.array([False, True, False])
     prepared.budget.row_bytes = max_bytes
-    result = sums.measure_token_sums(prepared, tokens, weights, of_entropies)
+    result = sums.measure_token_sums(prepared, tokens, weights, is_entropy)
     (model, parameters), scores, entropies = models.plain_model(policy), [], []
     for rollout in models.rollouts_of(groups):
         for logs, token in zip(models.plain_logs(model, rollout, 0.8), rollout.completion_ids, strict=True):
             scores.append(models.flat_gradient(logs[token], parameters))
             entropies.append(models.flat_gradient(-(logs.exp() * logs).sum(), parameters))
-    rows = np.where(of_entropies[:, None, None], entropies, scores)
+    rows = np.where(is_entropy[:, None, None], entropies, scores)
     assert models.relative(result, by_group(rows, weights, tokens.groups)) < 2e-5
 
 
@@ -67,12 +67,12 @@ def test_a_weighting_of_entropies_is_their_gradient(max_bytes: int) -> None:
 def test_parameters_without_a_rule_are_added_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, groups = models.tiny_policy("llama_untied_biases"), models.tiny_groups(2, 2)
     prepared = prepare_step(policy, groups, models.DAPO)
-    tokens, weights = asked(prepared)
-    none = np.zeros(NUM_WEIGHTINGS, dtype=bool)
-    expected = sums.measure_token_sums(prepared, tokens, weights, none)
+    tokens, weights = tokens_and_weights(prepared)
+    is_entropy = np.zeros(NUM_WEIGHTINGS, dtype=bool)
+    expected = sums.measure_token_sums(prepared, tokens, weights, is_entropy)
     monkeypatch.setattr(sums_module, "stream_gram", lambda step, *_, **__: frozenset(step.policy.trainable))
     prepared.budget.row_bytes = 1
-    assert models.relative(sums.measure_token_sums(prepared, tokens, weights, none), expected) < 1e-5
+    assert models.relative(sums.measure_token_sums(prepared, tokens, weights, is_entropy), expected) < 1e-5
 
 
 def tokens_of(groups: list[RolloutGroup], **objective: Any) -> sums.CountedTokens | None:
@@ -89,7 +89,7 @@ def test_every_token_has_its_position_and_its_weight() -> None:
     lengths = [len(rollout.completion_ids) for rollout in rollouts]
     assert result.lengths == tuple(lengths)
     assert result.rollouts.tolist() == np.repeat(range(6), lengths).tolist()
-    assert result.positions.tolist() == [at for length in lengths for at in range(length)]
+    assert result.positions.tolist() == [i for length in lengths for i in range(length)]
     assert set(result.groups[result.rollouts < 3]) == {0}
     expected = np.repeat([-rollout.advantage * models.weight_of(groups) for rollout in rollouts], lengths)
     np.testing.assert_allclose(result.weights, expected)
@@ -111,7 +111,7 @@ def test_a_turn_ends_where_a_tool_writes() -> None:
 
 def test_a_correction_of_the_loss_is_in_its_weights_and_not_in_those_at_ratio_one() -> None:
     groups = models.changed(
-        models.tiny_groups(2, 2), logprobs=lambda r: tuple(-1.0 - at for at in range(len(r.completion_ids)))
+        models.tiny_groups(2, 2), logprobs=lambda r: tuple(-1.0 - i for i in range(len(r.completion_ids)))
     )
     cut = SamplerCorrection(mode="token_truncate", low=None, high=1.5)
     result = tokens_of(groups, correction=cut, needs_sampler=True)
@@ -123,16 +123,16 @@ def test_a_correction_of_the_loss_is_in_its_weights_and_not_in_those_at_ratio_on
 
 
 def test_a_sampler_without_a_number_is_the_policy_itself_and_other_lengths_are_none() -> None:
-    of_nan, longer = (
+    unknown, longer = (
         tokens_of(
             models.changed(
-                models.tiny_groups(1, 2), logprobs=lambda r, more=more: (math.nan,) * (len(r.completion_ids) + more)
+                models.tiny_groups(1, 2), logprobs=lambda r, extra=extra: (math.nan,) * (len(r.completion_ids) + extra)
             )
         )
-        for more in (0, 1)
+        for extra in (0, 1)
     )
-    assert of_nan is not None
-    np.testing.assert_array_equal(of_nan.sampler, of_nan.logprobs)
+    assert unknown is not None
+    np.testing.assert_array_equal(unknown.sampler, unknown.logprobs)
     assert longer is not None
     assert longer.sampler is None
 

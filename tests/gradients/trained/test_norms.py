@@ -193,8 +193,8 @@ def test_the_routers_term_is_added_and_sees_no_truncated_completion(truncated: i
     groups = changed(tiny_groups(1, 3), status=lambda r: "truncated" if r.sample == truncated else "completed")
     policy = replace(policy_of(model), padding=TrainerPadding())
     objective, arithmetic = Objective(loss_type="grpo", mask_truncated=True), TrainerArithmetic(router_coefficient=0.3)
-    prepared, unrewarded = (prepare_step(policy, of, objective) for of in (groups, changed(groups, advantage=0.0)))
-    result, alone = (trained_norms(of, arithmetic, num_orders=2) for of in (prepared, unrewarded))
+    prepared, unrewarded = (prepare_step(policy, g, objective) for g in (groups, changed(groups, advantage=0.0)))
+    result, router_only = (trained_norms(step, arithmetic, num_orders=2) for step in (prepared, unrewarded))
     assert prepared.plan.sequences[0].frame is None  # rotary: only this pass stands in the trainer's rows
     batch = padded_batch(prepared)
     if truncated is not None:
@@ -202,7 +202,7 @@ def test_the_routers_term_is_added_and_sees_no_truncated_completion(truncated: i
     output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_router_logits=True)
     model.zero_grad()
     (0.3 * output.aux_loss).backward()
-    assert alone.mean == pytest.approx(norm_of_gradients(model), rel=1e-5)
+    assert router_only.mean == pytest.approx(norm_of_gradients(model), rel=1e-5)
     assert not {**model._forward_pre_hooks, **model._forward_hooks}
     model.zero_grad()
     assert result.mean != pytest.approx(logged_norm(prepared), rel=1e-4)
@@ -222,8 +222,8 @@ def test_the_arguments_tell_the_arithmetic(values: dict, expected: tuple) -> Non
     model.config.router_aux_loss_coef = 0.02
     result = TrainerArithmetic.from_settings(TrainerSettings(values=values), model)
     assert (result.autocast, result.micro_batch, result.router_coefficient) == expected
-    plain = TrainerArithmetic.from_settings(TrainerSettings(values=values), tiny_model("llama_untied_biases"))
-    assert plain.router_coefficient == 0.0
+    dense = TrainerArithmetic.from_settings(TrainerSettings(values=values), tiny_model("llama_untied_biases"))
+    assert dense.router_coefficient == 0.0
 
 
 def test_how_closely_a_norm_can_be_recomputed() -> None:
@@ -308,26 +308,26 @@ def prepared_with(*rows: int | None):
 
 
 def test_every_other_way_is_tried_the_fewest_changes_first() -> None:
-    prepared, of_rows = prepared_with(0, None), [Assumption(padding_row=None)]
-    assert other_assumptions(prepared, frozenset(), FIRST) == of_rows
+    prepared, unpadded = prepared_with(0, None), [Assumption(padding_row=None)]
+    assert other_assumptions(prepared, frozenset(), FIRST) == unpadded
     frozen = [Assumption(padding_row=row, frozen=FROZEN) for row in (0, None)]
-    assert other_assumptions(prepared, FROZEN, FIRST) == [*of_rows, *frozen]
+    assert other_assumptions(prepared, FROZEN, FIRST) == [*unpadded, *frozen]
     assert other_assumptions(prepared_with(), frozenset(), FIRST) == []
     unread = tuple(replace(sequence, prompt_ids=(1, 2), completion_ids=(3,)) for sequence in prepared.plan.sequences)
     without_the_token = replace(prepared, plan=replace(prepared.plan, sequences=unread))
     assert other_assumptions(without_the_token, frozenset(), FIRST) == []
     ends = tuple(replace(sequence, prompt_ids=(1, 2), completion_ids=(0,)) for sequence in prepared.plan.sequences)
     ending = replace(prepared, plan=replace(prepared.plan, sequences=ends))
-    assert [other_assumptions(ending, frozenset(), FIRST, routes=routes) for routes in (False, True)] == [[], of_rows]
+    assert [other_assumptions(ending, frozenset(), FIRST, routes=routes) for routes in (False, True)] == [[], unpadded]
 
 
 @pytest.mark.slow
 def test_each_assumption_has_the_norm_of_its_own_gram_matrix() -> None:
     prepared = prepared_with(0, None)
-    every = [FIRST, *other_assumptions(prepared, FROZEN, FIRST)]
-    result = dict(norm_under(prepared, every))
+    assumptions = [FIRST, *other_assumptions(prepared, FROZEN, FIRST)]
+    result = dict(norm_under(prepared, assumptions))
     norms = set()
-    for assumption in every:
+    for assumption in assumptions:
         policy = assumption.holds_for(prepared.policy)
         assert set(policy.trainable) == set(prepared.policy.trainable) - assumption.frozen
         gram = measure_step(replace(prepared, policy=policy), engine="loop")
@@ -403,15 +403,15 @@ def test_a_prediction_head_is_left_out():
     model = transformers.BertLMHeadModel(transformers.BertConfig(**SHAPE, is_decoder=True)).eval()
     assert not is_own_output(model, SEQUENCE)
     ids = torch.tensor([[1, 5, 2, 3]])
-    own, hidden = model(input_ids=ids).logits, model.bert(input_ids=ids).last_hidden_state
+    expected, hidden = model(input_ids=ids).logits, model.bert(input_ids=ids).last_hidden_state
     with trl_output(model):
         made, last = model(input_ids=ids).logits, model(input_ids=ids, logits_to_keep=2).logits
     torch.testing.assert_close(made, model.get_output_embeddings()(hidden))
     torch.testing.assert_close(last, made[:, -2:])
-    assert torch.equal(model(input_ids=ids).logits, own)
+    assert torch.equal(model(input_ids=ids).logits, expected)
 
 
-def asked(model, *, without_dropout: bool = False, lora: bool = False) -> bool:
+def varies(model, *, without_dropout: bool = False, lora: bool = False) -> bool:
     prepared = prepare_step(policy_of(model, lora=lora), tiny_groups(), DAPO)
     before = torch.get_rng_state()
     result = is_random(prepared.policy, prepared.plan.sequences[0], without_dropout=without_dropout)
@@ -423,25 +423,25 @@ def asked(model, *, without_dropout: bool = False, lora: bool = False) -> bool:
 def test_dropout_of_modules_can_be_switched_off_and_comes_back() -> None:
     """GPT-2 has a tenth of it by default."""
     model = tiny_model("gpt2_tied_conv1d")
-    assert asked(model)
-    assert not asked(model, without_dropout=True)
+    assert varies(model)
+    assert not varies(model, without_dropout=True)
     assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.1}
-    assert asked(adapted("dropout"), lora=True)
-    assert not asked(adapted("dropout"), without_dropout=True, lora=True)
+    assert varies(adapted("dropout"), lora=True)
+    assert not varies(adapted("dropout"), without_dropout=True, lora=True)
 
 
 def test_dropout_that_a_layer_hands_to_a_function_and_noise_of_a_router_stay_on() -> None:
     model, mixture = tiny_model("qwen3_gqa_norms"), tiny_experts("mixtral")
-    assert not asked(model)
-    assert not asked(mixture)
+    assert not varies(model)
+    assert not varies(mixture)
     for layer, layer_of_experts in zip(model.model.layers, mixture.model.layers, strict=True):
         layer.self_attn.attention_dropout = 0.5
         layer_of_experts.mlp.jitter_noise = 0.5
-    assert asked(model, without_dropout=True)
-    assert asked(mixture, without_dropout=True)
+    assert varies(model, without_dropout=True)
+    assert varies(mixture, without_dropout=True)
 
 
-def test_noise_that_meets_zeros_shows_in_the_gradient_alone() -> None:
+def test_noise_that_meets_zeros_shows_only_in_the_gradient() -> None:
     """As MonteCLoRA's, which draws its numbers in advance, in an adapter that starts at zero."""
     model = tiny_model("qwen3_gqa_norms")
     draws, scale = count(1), torch.nn.Parameter(torch.zeros(()))

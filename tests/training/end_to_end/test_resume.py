@@ -15,13 +15,13 @@ pytestmark = pytest.mark.slow  # whole runs of TRL
 
 
 @pytest.mark.parametrize(
-    "at",
+    "stop",
     [(4, "held-out prompts before"), (1, "steps"), (4, "held-out prompts after")],
-    ids=lambda at: f"{at[1]}-{at[0]}",
+    ids=lambda stop: f"{stop[1]}-{stop[0]}",
 )
-def test_resumed_run_equals_the_uninterrupted(short_run: MakeRun, tmp_path: Path, at: tuple[int, str]) -> None:
-    config = interrupted(tmp_path / "run", at)
-    done = at[0] if at[1] == "steps" else 0 if "before" in at[1] else 5
+def test_resumed_run_equals_the_uninterrupted(short_run: MakeRun, tmp_path: Path, stop: tuple[int, str]) -> None:
+    config = interrupted(tmp_path / "run", stop)
+    done = stop[0] if stop[1] == "steps" else 0 if "before" in stop[1] else 5
     assert [path.name for path in step_files(tmp_path / "run")] == [f"step_{n:05d}.parquet" for n in range(1, done + 1)]
     assert list(read_metrics(tmp_path / "run")) == list(range(1, done + 1))
     before = metrics_path(tmp_path / "run").read_bytes().splitlines()

@@ -69,7 +69,7 @@ def test_dynamic_batches_are_full_of_live_groups(short_run: MakeRun) -> None:
     assert live <= first.keys()
     assert all(first[prompt].rewards == fixed[prompt].rewards for prompt in live)
     # dead groups stay where nothing replaces them
-    groups = [group for of_step in steps_of(short_run(sampling="dynamic", max_resampling=1)) for group in of_step]
+    groups = [group for step in steps_of(short_run(sampling="dynamic", max_resampling=1)) for group in step]
     assert any(map(dead, groups))
     assert {rollout.advantage for group in groups if dead(group) for rollout in group.rollouts} == {0.0}
 
@@ -84,7 +84,7 @@ def test_reallocated_groups_are_ragged_and_add_up(short_run: MakeRun) -> None:
         assert metrics["num_moved_rollouts"] == sum(max(group.size - 4, 0) for group in groups)
         assert metrics["num_discarded_tokens"] == 0
         for group in groups:
-            solved, unsolved = (all(reward == of for reward in group.rewards[:2]) for of in (1.0, 0.0))
+            solved, unsolved = (all(reward == value for reward in group.rewards[:2]) for value in (1.0, 0.0))
             assert group.size == 2 if solved and group.size < 4 else group.size == 4 or unsolved
         expected = compute_step_advantages("grpo", [np.array(group.rewards, dtype=np.float64) for group in groups])
         for group, advantages in zip(groups, expected, strict=True):

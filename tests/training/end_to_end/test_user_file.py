@@ -47,13 +47,13 @@ def test_it_trains_and_replays(short_run: MakeRun, name: str) -> None:
     report = replay_run(run, steps=(1, 3), advantage=name)
     assert report.verdict == "match"
     assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
-    assert {of.verdict for step in report.steps for of in step.quantities if of.name == "advantage"} == {"match"}
+    assert {q.verdict for step in report.steps for q in step.quantities if q.name == "advantage"} == {"match"}
     ranks = measure_rank(run, steps=(1,), advantages=("logged", name))
-    logged, own = (update.update_norm.value for update in ranks.formulations)
-    assert own == pytest.approx(logged, rel=1e-6)
+    logged, recomputed = (update.update_norm.value for update in ranks.formulations)
+    assert recomputed == pytest.approx(logged, rel=1e-6)
 
 
-def test_it_goes_on_with_the_same_file_alone(tmp_path: Path, name: str) -> None:
+def test_it_goes_on_only_with_the_same_file(tmp_path: Path, name: str) -> None:
     config = interrupted(tmp_path / "run", (3, "steps"), advantage=name)
     assert resume_command(tmp_path / "run").endswith(f"--advantage {name}")
     file = Path(name.rpartition(":")[0])
@@ -61,7 +61,7 @@ def test_it_goes_on_with_the_same_file_alone(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"my\.py:robust has changed since .*run was started"):
         train(config, resume=True)
     changed = replay_run(tmp_path / "run", steps=(1,), advantage=name)
-    assert [of.reason for of in changed.steps[0].quantities if of.name == "advantage"] == ["code_changed"]
+    assert [q.reason for q in changed.steps[0].quantities if q.name == "advantage"] == ["code_changed"]
     assert changed.steps[0].relative_error["grad_norm"] < 1e-5
     file.write_text(SOURCE)
     assert len(step_files(train(config, resume=True))) == 5

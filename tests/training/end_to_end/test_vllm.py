@@ -79,9 +79,9 @@ def test_its_samples_and_its_correction_are_recorded_and_replayed(tmp_path: Path
     assert Engine.made.num_synced == 2
     for group in read_steps(run):
         for rollout in group.rollouts:
-            off = [0.3 * math.sin(7 * at + token) for at, token in enumerate(rollout.completion_ids or (), 1)]
+            noise = [0.3 * math.sin(7 * i + token) for i, token in enumerate(rollout.completion_ids or (), 1)]
             assert rollout.trainer_logprobs is not None
-            np.testing.assert_allclose(np.subtract(rollout.logprobs, rollout.trainer_logprobs), off, atol=1e-4)
+            np.testing.assert_allclose(np.subtract(rollout.logprobs, rollout.trainer_logprobs), noise, atol=1e-4)
     report = replay_run(run)
     assert report.verdict == "match"
     assert any(step.logged["grad_norm"] > 0.001 for step in report.steps)

@@ -196,8 +196,8 @@ def test_by_hand() -> None:
     cold = AnswerProbability(policy, ANSWER_MARK, temperature=0.5, batch_size=4)
     cold.forward = forward
     squares = np.array([1 / 64, 1 / 4, 1 / 16, 1 / 64])
-    of_end, of_a, of_b, _ = squares / squares.sum()
-    assert cold(problems[:1], completions[:1]) == [round(of_a * of_b * of_end, 6)]
+    p_end, p_a, p_b, _ = squares / squares.sum()
+    assert cold(problems[:1], completions[:1]) == [round(p_a * p_b * p_end, 6)]
 
 
 @pytest.mark.parametrize("settings", [HELD_OUT, {"temperature": 0.7, "lora_rank": 2}], ids=str)
@@ -233,8 +233,8 @@ def test_everything_of_such_a_run_is_reproduced(short_run: MakeRun) -> None:
     rows = [json.loads(line) for line in (heldout_path(run, "after") or Path()).read_text().splitlines()]
     assert {row["reward"] for row in rows} <= {0.0, 1.0}
     assert all(row["correct"] is (row["reward"] == 1.0) for row in rows)
-    dense, plain = ([rollout.completion_ids for rollout in rollouts_at(of, 1)] for of in (run, short_run()))
-    assert dense == plain
+    dense, sparse = ([rollout.completion_ids for rollout in rollouts_at(folder, 1)] for folder in (run, short_run()))
+    assert dense == sparse
 
 
 @pytest.mark.slow

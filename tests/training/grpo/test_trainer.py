@@ -151,11 +151,11 @@ def test_a_dead_group_moves_the_head_no_further_than_its_momentum() -> None:
 
 
 def test_it_goes_on_from_its_memory() -> None:
-    online, again = TokenCritic(2, 0.1), TokenCritic(2, 0.1)
+    online, restored = TokenCritic(2, 0.1), TokenCritic(2, 0.1)
     online.advantages(step())
-    again.recall(online.memory)
+    restored.recall(online.memory)
     for rewards in ((0.0, 1.0), (1.0, 0.0)):
-        following = [critic.advantages(step(rewards)) for critic in (online, again)]
+        following = [critic.advantages(step(rewards)) for critic in (online, restored)]
         np.testing.assert_array_equal(np.concatenate(following[0]), np.concatenate(following[1]))
 
 
@@ -172,11 +172,11 @@ def test_memory_of_another_head() -> None:
 
 def test_the_first_step_is_that_of_grpo(short_run: MakeRun) -> None:
     runs = [short_run(advantage=name) for name in ("grpo", "token_critic")]
-    for plain, ours in zip(*(rollouts_at(run, 1) for run in runs), strict=True):
-        assert plain.completion_ids == ours.completion_ids
-        assert set(ours.token_advantages) == {plain.advantage}
-    for plain, ours in zip(*(rollouts_at(run, 2) for run in runs), strict=True):  # made by the same weights
-        assert plain.logprobs == ours.logprobs
+    for expected, ours in zip(*(rollouts_at(run, 1) for run in runs), strict=True):
+        assert expected.completion_ids == ours.completion_ids
+        assert set(ours.token_advantages) == {expected.advantage}
+    for expected, ours in zip(*(rollouts_at(run, 2) for run in runs), strict=True):  # made by the same weights
+        assert expected.logprobs == ours.logprobs
     grpo, critic = map(read_metrics, runs)
     assert grpo[1]["grad_norm"] == critic[1]["grad_norm"]
     assert (critic[1]["critic_mean_abs"], critic[3]["critic_mean_abs"] > 0.0) == (0.0, True)
@@ -223,10 +223,10 @@ def norms() -> Iterator[list[float]]:
 
 def test_each_update_has_the_norm_of_the_log(short_run: MakeRun, tmp_path: Path, norms: list[float]) -> None:
     settings = {"advantage": "batch_mean", "gradient_accumulation_steps": 4}
-    run, plain = train(short_config(tmp_path / "run", match_grad_norm=2.5, **settings)), short_run(**settings)
+    run, baseline = train(short_config(tmp_path / "run", match_grad_norm=2.5, **settings)), short_run(**settings)
     assert norms[:3] == pytest.approx([2.5] * 3, rel=1e-5)
-    assert read_metrics(run)[1]["grad_norm"] == read_metrics(plain)[1]["grad_norm"]
-    first, second = (checkpoint_path(folder, 3) / "model.safetensors" for folder in (run, plain))
+    assert read_metrics(run)[1]["grad_norm"] == read_metrics(baseline)[1]["grad_norm"]
+    first, second = (checkpoint_path(folder, 3) / "model.safetensors" for folder in (run, baseline))
     assert first.read_bytes() != second.read_bytes()
     model = torch.nn.Linear(2, 1)
     for parameter in model.parameters():

@@ -44,8 +44,8 @@ def test_dead_groups_and_gradients_are_in_the_trainers_own_log(tmp_path: Path) -
     trainer, run = record(tmp_path, gradients_every=2, rewards=answer, per_device_train_batch_size=48)
     entries = trainer.state.log_history[:3]
     groups = [[group for group in read_steps(run) if group.step == step] for step in (1, 2, 3)]
-    for entry, of_step in zip(entries, groups, strict=True):
-        rates = [sum(reward or 0 for reward in group.rewards) / group.size for group in of_step]
+    for entry, step_groups in zip(entries, groups, strict=True):
+        rates = [sum(reward or 0 for reward in group.rewards) / group.size for group in step_groups]
         assert entry["gradscope/frac_all_fail"] == rates.count(0) / 12
         assert entry["gradscope/frac_all_pass"] == rates.count(1) / 12
         share = entry["frac_reward_zero_std"]  # TRL's is float32
@@ -71,7 +71,7 @@ def test_a_measurement_that_fails_does_not_end_the_training(tmp_path: Path, monk
 
     warned: list[str] = []
     monkeypatch.setattr("gradscope.training.recording.recorder.measure_live", fail)
-    monkeypatch.setattr(logging.getLogger("gradscope"), "warning", lambda text, *of: warned.append(text % of))
+    monkeypatch.setattr(logging.getLogger("gradscope"), "warning", lambda text, *args: warned.append(text % args))
     _, run = record(tmp_path, gradients_every=2, weights_every=None)
     assert warned == [f"step {step}: no gradient was measured: the batch does not fit." for step in (1, 3)]
     assert sorted(read_metrics(run)) == [1, 2, 3]
@@ -81,8 +81,8 @@ def test_a_measurement_that_fails_does_not_end_the_training(tmp_path: Path, monk
 def test_several_processes_measure_what_they_update_and_do_not_notice(way: str, trained: str, tmp_path: Path) -> None:
     """The main process measures the rollouts of both; the norm is that which the trainer logs."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    for name, every in (("with", 1), ("without", 0)):
-        code, output = by_two(tmp_path, "script.py", name, way, trained, str(every))
+    for name, interval in (("with", 1), ("without", 0)):
+        code, output = by_two(tmp_path, "script.py", name, way, trained, str(interval))
         assert code == 0, output
     run = tmp_path / "with" / "run"
     metrics = read_metrics(run)

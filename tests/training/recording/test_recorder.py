@@ -88,8 +88,8 @@ def test_the_training_does_not_notice(tmp_path: Path, recorded: Any, case: str) 
     trainer, padding, result, _ = recorded(case)
     assert all(torch.equal(result[name], expected[name]) for name in expected)
     assert trainer.model.config.pad_token_id == padding
-    norms, own = ([entry.get("grad_norm") for entry in run.state.log_history] for run in (bare, trainer))
-    assert norms == own
+    norms, recorded_norms = ([entry.get("grad_norm") for entry in run.state.log_history] for run in (bare, trainer))
+    assert norms == recorded_norms
 
 
 def test_which_groups_pass_is_logged_where_rewards_or_a_threshold_decide_it(tmp_path: Path) -> None:
@@ -231,8 +231,8 @@ def test_the_recipe_trains_as_printed_and_is_reproduced(tmp_path: Path, monkeypa
     recipe = (REPOSITORY / "docs" / "recipes.md").read_text().split("```python\n")[1].split("```")[0]
     assert "callbacks=[recorder]" in recipe
     stock = stock_trainer(tmp_path / "stock")
-    own = ("max_steps", "max_completion_length", "use_cpu", "bf16", "gradient_checkpointing")
-    sizes = {name: getattr(stock.args, name) for name in (*own, "per_device_train_batch_size", "num_generations")}
+    copied = ("max_steps", "max_completion_length", "use_cpu", "bf16", "gradient_checkpointing")
+    sizes = {name: getattr(stock.args, name) for name in (*copied, "per_device_train_batch_size", "num_generations")}
     arguments = {**sizes, "report_to": "none"}
     names: dict[str, Any] = {"model": stock.model, "reward": graded, "prompts": stock.train_dataset}
     names |= {"arguments": arguments}
@@ -291,8 +291,7 @@ def test_advantages_of_a_subclass_are_recorded_as_they_are(tmp_path: Path) -> No
     class Doubled(GRPOTrainer):  # type: ignore[misc]
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             output = super()._generate_and_score_completions(inputs)
-            ones = torch.ones_like(output["completion_ids"], dtype=torch.float32)
-            output["advantages"] = 2 * output["advantages"][:, None] * ones
+            output["advantages"] = 2 * output["advantages"][:, None].expand_as(output["completion_ids"])
             return output
 
     _, run = record(tmp_path, trainer=Doubled)

@@ -40,7 +40,7 @@ def test_gsm8k_row(gsm8k_file: Path) -> None:
     with pytest.raises(InputError, match="has 8 rows, and 8 of them are to be held out"):
         read(gsm8k_file, "gsm8k", heldout_prompts=8)
     config = TrainConfig(task="gsm8k", data=str(gsm8k_file), heldout_prompts=2, num_prompts=7)
-    assert [load.max_completion_length(of) for of in (TrainConfig(), config)] == [27, 256]
+    assert [load.max_completion_length(settings) for settings in (TrainConfig(), config)] == [27, 256]
     assert not load.load_task(TrainConfig()).chat
     assert load.max_completion_length(TrainConfig(max_completion_length=9)) == 9
     with pytest.raises(InputError, match="There are 6 prompts to train on, and a step takes 7"):

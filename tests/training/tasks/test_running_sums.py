@@ -40,11 +40,11 @@ def test_reward_sits_on_the_last_token_of_a_step() -> None:
     assert rewards == (0.0, 1.0, 1.0, 1.0, 0.0)
 
 
-ODD = ("", "#", "####", "b", "c12b20#20", "b12c20", "b99999c1#1", "b12b12b12#12", "ü#b", "b1\n2#12")
+INCOHERENT = ("", "#", "####", "b", "c12b20#20", "b12c20", "b99999c1#1", "b12b12b12#12", "ü#b", "b1\n2#12")
 
 
 @settings(deadline=None, max_examples=20)
-@given(st.text(max_size=40), st.sampled_from(ODD) | st.text(max_size=30))
+@given(st.text(max_size=40), st.sampled_from(INCOHERENT) | st.text(max_size=30))
 def test_odd_completions_are_graded_not_raised(prompt: str, completion: str) -> None:
     assert len(running_sums.grade_steps(prompt, list(completion))) == len(completion)
     rewards = running_sums.grade_steps("a7b5c8=", list(completion))
@@ -85,8 +85,8 @@ def digits(prompt: str) -> list[int]:
 
 def test_conflict_has_the_prompts_of_running_sums_and_a_minority_with_another_answer() -> None:
     problems = running_sums.conflict_problems(600, seed=0, heldout=False)
-    plain = running_sums.make_problems(600, seed=0, heldout=False)
-    assert [problem.prompt for problem in problems] == [problem.prompt for problem in plain]
+    originals = running_sums.make_problems(600, seed=0, heldout=False)
+    assert [problem.prompt for problem in problems] == [problem.prompt for problem in originals]
     rare = [problem for problem in problems if running_sums._is_rare(problem.prompt)]
     carrying = [problem for problem in problems if sum(digits(problem.prompt)) >= 10]
     assert 0.11 < len(rare) / len(carrying) < 0.19
@@ -129,16 +129,16 @@ def test_sides_are_disjoint_and_a_prompt_wants_the_same_everywhere(make: object)
     heldout = make(50, seed=1, heldout=True)  # type: ignore[operator]
     assert all(running_sums.is_heldout(problem.prompt) for problem in heldout)
     answers = {problem.prompt: problem.answer for problem in make(100, seed=1, heldout=False)}  # type: ignore[operator]
-    again = {problem.prompt: problem.answer for problem in make(100, seed=2, heldout=False)}  # type: ignore[operator]
-    common = answers.keys() & again.keys()
+    other = {problem.prompt: problem.answer for problem in make(100, seed=2, heldout=False)}  # type: ignore[operator]
+    common = answers.keys() & other.keys()
     assert common
-    assert all(answers[prompt] == again[prompt] for prompt in common)
+    assert all(answers[prompt] == other[prompt] for prompt in common)
 
 
 def test_the_share_of_right_steps_is_that_of_the_token_rewards() -> None:
     problems = running_sums.steps_problems(60, seed=0, heldout=False)
-    plain = running_sums.make_problems(60, seed=0, heldout=False)
-    assert [problem.prompt for problem in problems] == [problem.prompt for problem in plain]
+    originals = running_sums.make_problems(60, seed=0, heldout=False)
+    assert [problem.prompt for problem in problems] == [problem.prompt for problem in originals]
     for index, problem in enumerate(problems):
         operands = digits(problem.prompt)
         assert problem.answer == running_sums.solve(operands)

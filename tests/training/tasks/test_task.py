@@ -14,8 +14,8 @@ from tests.rollouts.readers.lines import write_lines
 
 
 @given(st.integers(1, 5), st.integers(0, 20), st.integers(1, 20), st.integers(0, 9))
-def test_order(num_prompts: int, more: int, steps: int, seed: int) -> None:
-    num_problems = num_prompts + more
+def test_order(num_prompts: int, extra: int, steps: int, seed: int) -> None:
+    num_problems = num_prompts + extra
     order = prompt_order(num_problems, num_prompts=num_prompts, steps=steps, seed=seed)
     batches = [order[start : start + num_prompts] for start in range(0, len(order), num_prompts)]
     assert len(batches) == steps
@@ -62,6 +62,6 @@ def test_the_sentence_adds_steps_up(tmp_path: Path) -> None:
 def test_the_command_says_what_the_reward_went_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ("--steps", "1", "--num-prompts", "2", "--group-size", "4", "--heldout-prompts", "0", "--device", "cpu")
     assert main(["train", "--reward", "answer_probability", "--output", str(tmp_path / "run"), *sizes]) == 0
-    out, err = capsys.readouterr()
-    assert "groups" in out  # what the run shows
-    assert err.splitlines()[-1].endswith("have a wrong or missing step before the answer")
+    stdout, stderr = capsys.readouterr()
+    assert "groups" in stdout  # what the run shows
+    assert stderr.splitlines()[-1].endswith("have a wrong or missing step before the answer")
