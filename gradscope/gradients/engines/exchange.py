@@ -82,7 +82,11 @@ def _pack(message: _Message) -> tuple[bytes, torch.Tensor]:
     for rows, factors in message.parts:
         described = []
         for factor in factors:
-            values = _values(factor)
+            if isinstance(factor, layer_factors.HeadProduct):
+                tokens = [part.tensors() for part in factor.tokens]
+                values = {name: tuple(part[name] for part in tokens) for name in tokens[0]}
+            else:
+                values = asdict(cast(Struct, factor))
             described.append((type(factor).__name__, {name: _describe(value) for name, value in values.items()}))
             tensors += [part for value in values.values() for part in (value if isinstance(value, tuple) else [value])]
         parts.append((rows, described))
@@ -90,14 +94,6 @@ def _pack(message: _Message) -> tuple[bytes, torch.Tensor]:
     flat = [tensor.contiguous().flatten().view(torch.uint8) for tensor in tensors]
     blocks = [torch.nn.functional.pad(block, (0, -len(block) % _ALIGNMENT)) for block in flat]
     return header, torch.cat(blocks) if blocks else torch.empty(0, dtype=torch.uint8)
-
-
-def _values(factor: layer_factors.GradientFactor) -> dict[str, Any]:
-    """The tensors of a factor, or one a row, by name."""
-    if isinstance(factor, layer_factors.HeadProduct):
-        rows = [tokens.tensors() for tokens in factor.tokens]
-        return {name: tuple(row[name] for row in rows) for name in rows[0]}
-    return asdict(cast(Struct, factor))
 
 
 def _describe(value: Any) -> Any:

@@ -63,8 +63,13 @@ def _recomputing(forward: Callable[..., Any], run: Run) -> Callable[..., Any]:
             return forward(*arguments, **keywords)
 
         def once(inputs: torch.Tensor) -> Any:
-            with _restored([value for value in extra_inputs if isinstance(value, Cache)]):
+            caches = [value for value in extra_inputs if isinstance(value, Cache)]
+            entries = [(entry, dict(vars(entry))) for cache in caches for entry in cache.layers]
+            try:
                 return run(lambda: forward(inputs, *arguments[1:], **keywords))
+            finally:  # undo the layer's additions to a cache: no other layer reads them
+                for entry, values in entries:
+                    vars(entry).update(values)
 
         hidden: torch.Tensor = arguments[0]
         if not hidden.requires_grad:
@@ -81,17 +86,6 @@ def _is_repeatable(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return not value.requires_grad
     return value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device, Cache))
-
-
-@contextmanager
-def _restored(caches: Sequence[Cache]) -> Iterator[None]:
-    """Undo a layer's additions to a cache: no other layer reads them."""
-    entries = [(entry, dict(vars(entry))) for cache in caches for entry in cache.layers]
-    try:
-        yield
-    finally:
-        for entry, values in entries:
-            vars(entry).update(values)
 
 
 Sink = Callable[[str, list[GradientFactor]], None]

@@ -265,20 +265,14 @@ def _pairs(
         inner_grad[chosen] = outer[chosen] @ down[expert]
     with torch.enable_grad():
         before.requires_grad_(True)
-        inner = _gated(module, before)
+        apply_gate = getattr(module, "_apply_gate", None)  # transformers' own, where the experts have one
+        if callable(apply_gate):
+            inner = apply_gate(before)
+        else:
+            gate, linear = before.chunk(2, dim=-1)
+            inner = module.act_fn(gate) * linear  # type: ignore[operator]
         (before_grad,) = torch.autograd.grad(inner, before, inner_grad)
     return expert_ids, before_grad, tokens, outer, inner.detach()
-
-
-def _gated(module: nn.Module, before: torch.Tensor) -> torch.Tensor:
-    """The input of the second matrix: transformers' own function where the experts have one, else act(g) * u."""
-    apply_gate = getattr(module, "_apply_gate", None)
-    if callable(apply_gate):
-        gated: torch.Tensor = apply_gate(before)
-        return gated
-    gate, linear = before.chunk(2, dim=-1)
-    product: torch.Tensor = module.act_fn(gate) * linear  # type: ignore[operator]
-    return product
 
 
 def rule_for(module: nn.Module) -> layer_factors.Rule | None:

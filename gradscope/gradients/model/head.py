@@ -75,7 +75,11 @@ class PlainHead(Struct, frozen=True, eq=False, kw_only=True):
     def logits(self, hidden: torch.Tensor, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor | float]:
         """Logits of a slice, [N, C], over the temperature, and their derivative by the layer's output."""
         weight, bias = self.module.weight.detach()[start:stop], self.module.bias
-        return self._scaled(_product(hidden, weight), None if bias is None else bias.detach()[start:stop])
+        if _multiplies_wide(hidden, weight):  # these hidden states came from the weight's dtype
+            product = torch.mm(hidden.to(weight.dtype), weight.t(), out_dtype=hidden.dtype)
+        else:
+            product = hidden @ weight.to(hidden).t()
+        return self._scaled(product, None if bias is None else bias.detach()[start:stop])
 
     def own_logits(self, hidden: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | float]:
         """The logit of one id a token, [N], and its derivative by the layer's output."""
@@ -275,13 +279,6 @@ def _parameter_gradients(head: PlainHead, tokens: HeadTokens) -> tuple[torch.Ten
 def _columns_in_slice(ids: torch.Tensor, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Each id's column within a slice, any where it is outside, and whether it is inside, [N, 1]; nothing waits."""
     return (ids - start).clamp(0, stop - start - 1).unsqueeze(1), ((ids >= start) & (ids < stop)).unsqueeze(1)
-
-
-def _product(wide: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Hidden states times a slice of the weight, [N, C], added up in the precision of the first."""
-    if _multiplies_wide(wide, weight):
-        return torch.mm(wide.to(weight.dtype), weight.t(), out_dtype=wide.dtype)  # they came from that dtype
-    return wide @ weight.to(wide).t()
 
 
 def _add_product(total: torch.Tensor, shares: torch.Tensor, weight: torch.Tensor) -> None:

@@ -241,13 +241,12 @@ def _entropy_weights(
 
 
 def _token_advantages(rollout: Rollout, sequence: TokenSequence) -> torch.Tensor | None:
-    num_tokens = len(sequence.completion_ids)
     if rollout.token_advantages is not None:
         _require_length("advantages", len(rollout.token_advantages), sequence)
         return torch.tensor(rollout.token_advantages, dtype=torch.float64)
     if rollout.advantage is None:
         return None
-    return torch.full((num_tokens,), rollout.advantage, dtype=torch.float64)
+    return torch.full((len(sequence.completion_ids),), rollout.advantage, dtype=torch.float64)
 
 
 def _require_length(values: str, length: int, sequence: TokenSequence) -> None:

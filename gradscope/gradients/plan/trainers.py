@@ -444,7 +444,13 @@ def _weighs_kl(settings: TrainerSettings) -> bool | None:
 
 
 def _nemo_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
-    yield from _nemo_updates(settings)
+    rows, batch = _nemo_rows(settings), settings.lookup("policy.train_global_batch_size")
+    if rows is None or batch is None:
+        text = "how many updates a step has follows from num_prompts_per_step, num_generations_per_prompt and "
+        yield Reason("settings_unknown", f"{text}train_global_batch_size, which are not known", hint=_NEMO_CONFIG)
+    elif rows != int(batch):
+        text = f"NeMo-RL logs the norm of the last of {-(-rows // int(batch))} updates of a step, which starts from "
+        yield Reason("several_updates", f"{text}weights that are not saved")
     loss = _section(settings, _NEMO_LOSS)
     has_kl = bool(loss("reference_policy_kl_penalty", 0.01)) and not loss("use_kl_in_reward", False)
     kl_type, by_sampler = loss("reference_policy_kl_type"), loss("use_on_policy_kl_approximation", False)
@@ -471,16 +477,6 @@ def _nemo_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
             for name, cut in cuts.items()
         ),
     )
-
-
-def _nemo_updates(settings: TrainerSettings) -> Iterator[Reason]:
-    rows, batch = _nemo_rows(settings), settings.lookup("policy.train_global_batch_size")
-    if rows is None or batch is None:
-        text = "how many updates a step has follows from num_prompts_per_step, num_generations_per_prompt and "
-        yield Reason("settings_unknown", f"{text}train_global_batch_size, which are not known", hint=_NEMO_CONFIG)
-    elif rows != int(batch):
-        text = f"NeMo-RL logs the norm of the last of {-(-rows // int(batch))} updates of a step, which starts from "
-        yield Reason("several_updates", f"{text}weights that are not saved")
 
 
 def _nemo_rows(settings: TrainerSettings) -> int | None:

@@ -484,9 +484,12 @@ def is_random(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropou
     as a number stays on.
     """
     batch = pad_batch([0], [_piece(sequence)], policy.device)
+    outputs: list[torch.Tensor] = []
     with torch.no_grad(), _training(policy.model, without_dropout=without_dropout):
-        first, second = (_seeded(policy, batch, seed) for seed in (0, 1))
-    return not torch.equal(first.nan_to_num(), second.nan_to_num())  # overflow is equal to itself
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            outputs += completion_logprobs(policy.model, batch, 1.0)
+    return not torch.equal(*(logprobs.nan_to_num() for logprobs in outputs))  # overflow is equal to itself
 
 
 def takes_random_numbers(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropout: bool) -> bool:
@@ -515,12 +518,6 @@ def _piece(sequence: TokenSequence) -> TokenSequence:
         return sequence
     completion_ids, mask = sequence.completion_ids[:_MAX_TOKENS], sequence.mask[:_MAX_TOKENS]
     return replace(sequence, prompt_ids=sequence.prompt_ids[-_MAX_TOKENS:], completion_ids=completion_ids, mask=mask)
-
-
-def _seeded(policy: MeasuredPolicy, batch: object, seed: int) -> torch.Tensor:
-    torch.manual_seed(seed)
-    (logprobs,) = completion_logprobs(policy.model, batch, 1.0)  # type: ignore[arg-type]
-    return logprobs
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -267,9 +266,12 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         logprobs: list[tuple[float, ...]] = []
         max_logprobs: list[tuple[float, ...]] = []
         states: list[NDArray[np.float32]] = []
+        head, seen = self.model.get_output_embeddings(), list[torch.Tensor]()  # its inputs: the last hidden states
         for start in range(0, len(rows), size):
             ids = torch.nn.utils.rnn.pad_sequence(rows[start : start + size], batch_first=True).to(self.model.device)
-            with _head_inputs(self.model, wanted=wanted) as seen:
+            seen.clear()
+            hooks = [head.register_forward_pre_hook(lambda _, x: seen.append(x[0].detach()))] if wanted else []
+            with removed_later(hooks):
                 logits = self._logits(ids)
             scores = torch.log_softmax(logits[:, :-1].float() / self.temperature, dim=-1)
             chosen, top = scores.gather(-1, ids[:, 1:, None]).squeeze(-1).cpu(), scores.amax(-1).cpu()
@@ -303,16 +305,6 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has n
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Pass on that a checkpoint is complete."""
         self._on_checkpoint(state.global_step)
-
-
-@contextmanager
-def _head_inputs(model: Any, *, wanted: bool) -> Iterator[list[torch.Tensor]]:
-    """Records the output layer's input in forward passes: the last hidden states, without those of other layers."""
-    seen: list[torch.Tensor] = []
-    head = model.get_output_embeddings()
-    hooks = [head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))] if wanted else []
-    with removed_later(hooks):
-        yield seen
 
 
 def _padded(advantages: Sequence[NDArray[np.float64]], shape: torch.Size) -> torch.Tensor:

@@ -352,16 +352,13 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         if self._gradients_every is not None and self._last_measured < (turn := done // self._gradients_every):
             self._last_measured = turn
             with _gathered_weights(self._trainer, self._run) as saved:
-                if self._trainer.is_world_process_zero():
-                    self._measure(done, self._groups(done + 1, *self._staged[done + 1]), saved)
+                if self._trainer.is_world_process_zero():  # the others wait, as they have the same weights
+                    groups = self._groups(done + 1, *self._staged[done + 1])
+                    try:
+                        self._tell(measure_live(self._trainer, groups, self._objective, saved))
+                    except GradscopeError as error:  # a failed measurement is no reason to end a user's training
+                        _LOGGER.warning("step %d: no gradient was measured: %s", done + 1, error.message)
                 self._trainer.accelerator.wait_for_everyone()
-
-    def _measure(self, done: int, groups: Sequence[RolloutGroup], saved: WeightsRef | None) -> None:
-        """Measure the rollouts of all processes in the main one; the others wait, as they have the same weights."""
-        try:
-            self._tell(measure_live(self._trainer, groups, self._objective, saved))
-        except GradscopeError as error:  # a failed measurement is no reason to end a user's training
-            _LOGGER.warning("step %d: no gradient was measured: %s", done + 1, error.message)
 
     def _tell(self, numbers: Mapping[str, float]) -> None:
         """Put our numbers where the trainer averages its own."""
