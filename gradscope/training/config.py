@@ -77,7 +77,7 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     loss_type: LossType = "dapo"
     """How TRL averages the loss over tokens; ``dapo``, TRL's own default, divides by the step's tokens."""
     checkpoint_every: int = 10
-    """Weights are saved before the first update, after each so many updates, and after the last."""
+    """Weights are saved before the first update, every this many updates, and after the last."""
     heldout_prompts: int = 64  # held-out prompts sampled before and after training; 0 for none
     heldout_samples: int = 16  # samples of each held-out prompt
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where it runs; ``auto`` takes a GPU where there is one

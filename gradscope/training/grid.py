@@ -221,7 +221,7 @@ def _run_all(
     progress: ProgressCallback,
     on_cell: Callable[[Path], None],
 ) -> list[tuple[TrainConfig, str]]:
-    """Keep so many processes busy until no cell is left; the cells that failed, with their last words."""
+    """Keep this many processes busy until no cell is left; the cells that failed, with their last words."""
     import torch
 
     on_gpu = torch.cuda.is_available() and any(cell.device != "cpu" for cell in cells)

@@ -48,7 +48,7 @@ def end_group() -> None:
 
 
 def refuse_once(message: str, *, hint: str) -> None:
-    """Refuse what every process can tell without looking at the disk.
+    """Refuse what every process can see without looking at the disk.
 
     Raises:
         UsageError: In the main process.
@@ -67,7 +67,7 @@ def shards_model() -> bool:
 def check_launch(num_rollouts: int, num_parts: int) -> None:
     """Refuse a launch that shards the model in another way than FSDP2, or does not divide a step's rollouts.
 
-    A step's rollouts go through the model in so many parts.
+    A step's rollouts go through the model in this many parts.
 
     Raises:
         UsageError: In the main process; the others end without a word.

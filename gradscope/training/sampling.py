@@ -33,7 +33,7 @@ def _live_groups(rewards: Iterable[Array]) -> list[bool]:
 
 
 def _replacements(prompt_ids: Sequence[str], in_step: Collection[str], *, seed: int, step: int) -> list[str]:
-    """The order in which other prompts replace dead ones; seed and step alone decide, so that a resumed run is alike.
+    """The order in which other prompts replace dead ones; seed and step alone decide, so a resumed run has the same.
 
     >>> sorted(_replacements(["a", "b", "c", "d"], {"b"}, seed=0, step=1))
     ['a', 'c', 'd']

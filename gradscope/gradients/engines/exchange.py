@@ -3,7 +3,7 @@
 Weights lie in parts on all processes, so all of them make the same number of passes; who has fewer batches repeats one
 for nothing. (Input, output gradient) pairs wait until all passes are done. Then, parameter by parameter, every process
 sends each other process its rows' contribution to that one's piece, and each then has all rows of its own piece: a part
-of the Gram matrix, which adds up over parameters and over their pieces alike. Of an output layer in slices a process's
+of the Gram matrix, which adds up over parameters and over their pieces. Of an output layer in slices a process's
 piece is the ids whose rows of the weight it holds anyway: their output gradients are formed there, and no weight is
 sent.
 
@@ -192,7 +192,7 @@ def _chosen(parts: Sequence[torch.Tensor], masks: Sequence[torch.Tensor], shift:
 
 
 def _deal_rows(lengths: Sequence[int], num_processes: int) -> list[tuple[int, ...]]:
-    """Rows dealt out so that every process has about as many tokens: the longest first, each to who has least.
+    """Rows dealt out so that processes have about equally many tokens: the longest first, to the one with the fewest.
 
     The exchange makes inner products of rows wherever these were run, so groups need not stay together.
 

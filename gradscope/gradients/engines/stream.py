@@ -221,7 +221,7 @@ class PendingParts(ExitStack):
 
 
 def _rounds(sizes: Mapping[str, float], room: float) -> list[list[str]]:
-    """Parameters in the order given, as many a round as there is room for; one alone where even that is too much."""
+    """Parameters in the order given, as many a round as fit; a single one where even that is too much."""
     rounds: list[list[str]] = [[]]
     used = 0.0
     for name, size in sizes.items():

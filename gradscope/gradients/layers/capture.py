@@ -51,7 +51,7 @@ def recomputed(layers: Sequence[nn.Module], run: Run) -> Iterator[None]:
 
 
 def share_nothing(layers: Sequence[nn.Module]) -> bool:
-    """Whether no parameter is in two layers: the gradient of such a one comes in parts when both run again."""
+    """Whether no parameter is in two layers: the gradient of a shared one comes in parts when both run again."""
     ids = [id(parameter) for layer in layers for parameter in layer.parameters()]
     return len(ids) == len(set(ids))
 

@@ -42,7 +42,7 @@ PENDING_BYTES = 2**28  # memory for parts that wait for other batches
 
 
 class TokenBudget:
-    """Padded tokens of one forward pass, and the memory that may be spent beside it.
+    """Padded tokens of one forward pass, and the memory that may be spent on top of it.
 
     Args:
         tokens: The first guess.

@@ -65,7 +65,7 @@ class PlainHead(Struct, frozen=True, eq=False, kw_only=True):
         return replace(self, module=module)
 
     def slices(self, num_tokens: int, first: int = 0, last: int | None = None) -> Iterator[tuple[int, int]]:
-        """First and last-plus-one column of each slice of the vocabulary, or of a part of it, for so many tokens."""
+        """Start and end of each slice of the vocabulary's columns, or of a part of them, for this many tokens."""
         slice_bytes = SLICE_BYTES if self.module.weight.device.type == "cpu" else DEVICE_SLICE_BYTES
         width = max(1, slice_bytes // (4 * max(1, num_tokens)))
         end = self.vocab_size if last is None else last
@@ -167,7 +167,7 @@ def sliced_outputs(
 
 
 class _Call(NamedTuple):
-    """What a call asks of the head besides its tensors; autograd looks into tuples no further."""
+    """What a call asks of the head, other than tensors; autograd does not look into it."""
 
     head: PlainHead
     dtype: torch.dtype

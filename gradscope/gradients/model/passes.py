@@ -130,7 +130,7 @@ def _starts(batch: PaddedBatch) -> list[int]:
 #
 # The engine is checked against this, and everything that needs a gradient rather than a Gram is computed by it.
 Weigh = Callable[[int, torch.Tensor], torch.Tensor]
-"""From a position within the batch and its detached outputs, log-probabilities [T], to as many weights."""
+"""From a position within the batch and its detached outputs, log-probabilities [T], to their weights [T]."""
 _PART, _CUDA_PART = 2**20, 2**26
 """Elements that are copied into float64 at one time: a full table of embeddings would take gigabytes."""
 

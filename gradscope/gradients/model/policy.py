@@ -123,7 +123,7 @@ class MeasuredPolicy(Struct, frozen=True, kw_only=True):
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids that the model can read, and the reference beside it."""
+        """Number of token ids that both the model and its reference can read."""
         models = self.model, self.reference
         return min(len(token_embedding(model).weight) for model in models if model is not None)
 
@@ -182,7 +182,7 @@ def load_measured_policy(
             first update. A fresh adapter changes nothing, so its base serves; a run that went on from a trained adapter
             has that adapter as its reference.
         padding: How the trainer padded its rows; None: it gave the model each token's own position.
-        trained: The dtypes that the trainer had its weights in, to which those of another are rounded first.
+        trained: The dtypes that the trainer had its weights in; weights of another are rounded to them first.
         first: The weights before the first update, where they are known. Where an architecture leaves the padding
             token's embedding without a gradient, a model's configuration names that token; a checkpoint's names the
             tokenizer's, which TRL writes after loading. For an adapter's see :func:`checkpoint.load_adapter`.

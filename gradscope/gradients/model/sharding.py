@@ -119,7 +119,7 @@ def start_of_pass(output: torch.Tensor) -> torch.Tensor:
 
 
 def end_of_pass(numbers: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
-    """Further outputs of a pass besides the model's own, unchanged; their backward pass begins at that output.
+    """Extra outputs of a pass, unchanged; their backward pass begins at that output.
 
     FSDP looks there for a backward pass, at whose end it reduces gradients. Where nothing below the output layer has
     one, as where the layer's own weight is differentiated alone, it would see no pass, and the gradient would be lost.

@@ -76,7 +76,7 @@ class Loss(Struct, frozen=True, kw_only=True):
     corrects_itself: bool = False
     """Whether the formula has the correction for the sampler inside; else it multiplies the term."""
 
-    def __repr__(self) -> str:  # a part of the name of interrupted work, which is alike in every process
+    def __repr__(self) -> str:  # a part of the name of interrupted work, the same in every process
         return f"<{self.term.__name__}, {self.average.__name__}>"
 
 
@@ -307,7 +307,7 @@ _NO_CLIP = (-float("inf"), float("inf"), float("inf"))
 
 
 class Completion(Struct, frozen=True, kw_only=True):
-    """The inputs of the loss for one completion besides its log-probabilities."""
+    """The inputs of the loss for one completion, other than its log-probabilities."""
 
     counted: torch.Tensor  # 1 where a token is in the loss, [T]
     old: torch.Tensor | None = None
@@ -341,7 +341,7 @@ def reward_slope(
         weights: Factor on each token's term, [T].
         advantages: Advantage of each token, [T]; None: that of a score vector, 1 and without a clip of the ratio.
         correction: How the loss is corrected for the engine that sampled; None: it is not.
-        off_policy_threshold: Completions of negative advantage further off than this leave the reward part.
+        off_policy_threshold: Completions of negative advantage further off policy than this leave the reward part.
     """
     factor = None
     if correction is not None:
@@ -384,7 +384,7 @@ def kl_slope(
     *,
     corrected: bool,
 ) -> torch.Tensor:
-    """Derivative by log pi of the averaged KL term, whose estimator ``of`` names, [T].
+    """Derivative by log pi of the averaged KL term, whose estimator ``parameters`` name, [T].
 
     ``weights`` are the factors on each token's term, beta included. Where it is ``corrected`` it is multiplied
     by the importance ratio too; that of a sequence spreads over its tokens.

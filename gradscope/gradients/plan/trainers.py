@@ -250,7 +250,7 @@ def _verl_term(settings: TrainerSettings) -> str:
 
 
 def _is_v1(settings: TrainerSettings) -> bool:
-    """Whether the trainer was that of 0.9, as its rows or its arguments tell."""
+    """Whether the trainer was that of 0.9, by its rows or its arguments."""
     return bool(settings.get("verl_v1") or settings.lookup("trainer.use_v1", False))
 
 
@@ -373,7 +373,7 @@ _NEMO_ARGUMENTS = frozenset(
     | {"truncated_importance_sampling_type", "truncated_importance_sampling_ratio", "force_on_policy_ratio"}
     | {"truncated_importance_sampling_ratio_min", "use_on_policy_kl_approximation", "positive_example_nll_weight"}
 )
-"""Arguments of the loss until 0.7 and a little beyond; another one that is set means a loss of another release."""
+"""Arguments of the loss up to 0.7 and a few later ones; any other that is set means a later release's loss."""
 _NEUTRAL = {"top_p": (None, 1, 1.0), "top_k": (None, -1, 0)}
 """Values of the sampling arguments that leave the distribution alone."""
 _NEMO_VERSION = 'Give NeMo-RL\'s version with --run-config: {"nemo_rl_version": "0.7.0", ...}.'
@@ -495,7 +495,7 @@ def objective_of(settings: TrainerSettings) -> Objective:
     """The loss of a run: of the trainer that its arguments name, else TRL's.
 
     Raises:
-        InputError: An argument is of another type, or a number that none can be.
+        InputError: An argument is of another type, or a number out of range.
     """
     try:
         return TRAINERS.get(str(settings.get("trainer")), Objective.from_settings)(settings)

@@ -1,6 +1,6 @@
 """Inner products of a step's score vectors with the gradients of held-out answers, by the same engines.
 
-The answers join the step's rollouts as further rows, each with weight 1 on every sampled token, times its share among
+The answers join the step's rollouts as extra rows, each with weight 1 on every sampled token, times its share among
 the correct samples of its prompt. So it costs the step's passes again, and one an answer. The step's own Gram
 matrix, its loss and its self-check are measured without them; that of its rows among the others must agree with it.
 

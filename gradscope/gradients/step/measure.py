@@ -144,7 +144,7 @@ class _Attempt:
             loop_gram(self._prepared, parameters, self._accumulator, self._done)
 
     def gather(self, run: Callable[..., frozenset[str]], batches: Sequence[PaddedBatch] | int) -> None:
-        """``stream`` over batches, or ``prompt`` over batches of so many tokens."""
+        """``stream`` over batches, or ``prompt`` over batches of this many tokens."""
         self.slow = run(self._prepared, batches, self._accumulator, self._done, self._say_rounds)
         parameters = {name: self._policy.trainable[name] for name in sorted(self.slow)}
         for block in parameter_blocks(parameters, len(self._plan.rows), self._budget.row_bytes):

@@ -149,7 +149,7 @@ class StepGram(Struct, frozen=True, kw_only=True):
         return np.asarray(mixing @ self.gram @ mixing.T)
 
     def _mixing(self, advantages: Sequence[float] | Array | Literal["logged"], *, extra: float) -> Array:
-        """The rows that each rollout's gradient is made of, [R, N]."""
+        """The rows that add up to each rollout's gradient, [R, N]."""
         by_token = isinstance(advantages, str) and any(row.channel == "logged" for row in self.rows)
         reward: Channel = "logged" if by_token else "score"
         factors = np.ones(self.num_rollouts)

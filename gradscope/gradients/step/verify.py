@@ -93,7 +93,7 @@ def verify_gram(
 
     Raises:
         VerificationError: A difference is larger than arithmetic explains, or nothing has a gradient.
-        InputError: The cause is the model: its rows depend on other rows or on padding, or all tokens are alike.
+        InputError: The cause is the model: its rows depend on others or on padding, or all tokens are equally likely.
     """
     policy, plan = prepared.policy, prepared.plan
     limit = tolerance_of(policy)
@@ -146,7 +146,7 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
     def weigh(position: int, logprobs: torch.Tensor) -> torch.Tensor:
         return float(weights[position]) * plan.cotangent(plan.rows[rows[position]], logprobs)
 
-    # a pass with weight gradients holds these besides the activations
+    # a pass with weight gradients holds these and the activations
     is_large = prepared.budget.recompute or 2 * batch.input_ids.numel() > prepared.budget.tokens
     layers = decoder_layers(policy.model) if num_connected() == 1 else ()
     recomputation = recomputed(layers if is_large and share_nothing(layers) else (), lambda layer: layer())

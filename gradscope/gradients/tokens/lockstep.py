@@ -9,7 +9,7 @@ added to the Gram, and only the hidden state's cotangents go on. No row of all p
 This is not the decomposition of one backward pass by position: a token's loss also reaches the keys and values of
 earlier positions, and those terms belong to its row.
 
-Sketches of all token rows of a group are made alike, chunk by chunk; memory is one chunk's layer and N x k numbers.
+Sketches of all token rows of a group are made likewise, chunk by chunk; memory is one chunk's layer and N x k numbers.
 
 Shapes: N token rows, C rows of a chunk, S tokens of its sequence, H width, O outputs, I inputs, K positions of all
 sequences, k buckets.

@@ -1,4 +1,4 @@
-"""Sums of a step's token gradients, each under weights of its own, and how they lie to each other.
+"""Sums of a step's token gradients, each under its own weights, and the angles between them.
 
 A correction for another sampler, a mask on tokens, a turn: each is the same gradients of tokens under other weights. So
 each is one more backward pass, and all questions about them are arithmetic on the Gram matrix of the sums by

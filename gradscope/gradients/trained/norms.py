@@ -3,7 +3,7 @@
 The Gram matrix is exact in float32 and sums what one rollout gives. Two things it cannot hold: arithmetic in bfloat16
 or float16, whose rounding depends on which rollouts share a batch and in which order, and a router's load-balancing
 term, which is one of the entire batch. The order is not logged, so the passes run in several random orders; how far
-their norms lie apart is how closely the logged one can be reproduced.
+their norms differ is how closely the logged one can be reproduced.
 
 Facts that a folder lacks are tried against that norm: whether the padding token's embedding got a gradient depends on
 when the padding token was written into the model's configuration; which tensors were frozen is not recorded, but a
@@ -108,7 +108,7 @@ _LARGEST_SCALE = 2.0**16  # where float16's gradients are scaled from; PyTorch's
 
 
 class TrainerArithmetic(Struct, frozen=True, kw_only=True):
-    """How a trainer computed, besides the loss itself."""
+    """How a trainer computed, apart from the loss itself."""
 
     autocast: torch.dtype | None = None  # the dtype of its products; None: that of the weights
     micro_batch: int | None = None  # rollouts of one forward and backward pass; None: all of the step
@@ -174,7 +174,7 @@ class TrainedNorms(Struct, frozen=True, kw_only=True):
         return self.told_within > _VAGUE
 
     def meets(self, logged: float) -> bool:
-        """Whether a logged norm is as close as it can be reproduced, and that is close enough to tell something."""
+        """Whether a logged norm is as close as it can be reproduced, and that is close enough to mean something."""
         return not self.is_vague and abs(self.mean - logged) <= self.told_within * self.mean
 
 

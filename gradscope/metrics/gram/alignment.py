@@ -235,7 +235,7 @@ class _Effects(Struct, frozen=True, kw_only=True):
         return self._mean_over_pairs((self.effect < 0).astype(np.float64), (0.0, 1.0))
 
     def mean_cosine(self) -> Estimate:
-        """Mean cosine of a prompt's gradient with another's correct answers, 0 for unrelated prompts; likewise."""
+        """Mean cosine of a prompt's gradient with another's correct answers, 0 for unrelated prompts."""
         return self._mean_over_pairs(self.cosine, (-1.0, 1.0))
 
     @abstractmethod

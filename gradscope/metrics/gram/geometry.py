@@ -29,7 +29,7 @@ CHANNELS = ("shared_directions", "shared_energy", "shared_sum", "shared_kept", "
 GRAD_NORM_TOLERANCE = 1e-5
 """Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
 EXACTLY = 1e-6  # relative error that arithmetic in float32 has, and in bfloat16, with 1e-4, is chance
-NEAR = 100.0  # so many tolerances off, a norm may still be the logged one in float32: the step's own rounding decides
+NEAR = 100.0  # this many tolerances off, a norm may still be the logged one in float32: the step's own rounding decides
 ROUNDING_FLOOR = 1e-6
 """Below this share of the score vectors' Frobenius norm a norm is rounding, of log-probabilities that float32 keeps to
 2e-7: it matches zero."""
@@ -144,7 +144,7 @@ def channels(grams: ArrayLike) -> Array:
 
 
 def _over(part: Array, total: Array, energy: Array) -> Array:
-    """A ratio of energies; NaN where the denominator is negligible beside the rows' energy."""
+    """A ratio of energies; NaN where the denominator is negligible against the rows' energy."""
     shares = np.full(total.shape, np.nan)
     return np.asarray(np.divide(part, total, out=shares, where=total > _NOTHING * energy), dtype=np.float64)
 

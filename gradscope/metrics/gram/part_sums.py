@@ -70,10 +70,9 @@ def sum_cosine(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate
     >>> round(sum_cosine(products_without(by_group), [1, 0], [0, 1]).value, 4)
     0.7071
     """
-    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    squares = np.stack([_form(products, a, a), _form(products, b, b)])
+    squares = np.stack([_form(products, first, first), _form(products, second, second)])
     lengths = np.sqrt(np.prod(np.clip(squares, 0.0, None), axis=0))
-    return _jackknifed(_form(products, a, b), lengths, COSINE).within(-1.0, 1.0)
+    return _jackknifed(_form(products, first, second), lengths, COSINE).within(-1.0, 1.0)
 
 
 def norm_ratio(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate:
@@ -83,8 +82,7 @@ def norm_ratio(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate
     >>> norm_ratio(products_without(by_group), [1, 0], [0, 1]).value
     0.5
     """
-    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    norms = [np.sqrt(np.clip(_form(products, weights, weights), 0.0, None)) for weights in (a, b)]
+    norms = [np.sqrt(np.clip(_form(products, weights, weights), 0.0, None)) for weights in (first, second)]
     return _jackknifed(norms[0], norms[1], POSITIVE)
 
 
@@ -95,8 +93,7 @@ def sum_share(products: Array, part: ArrayLike, reference: ArrayLike) -> Estimat
     >>> sum_share(products_without(by_group), [1, 0], [1, 1]).value
     0.9
     """
-    a, b = np.asarray(part, dtype=np.float64), np.asarray(reference, dtype=np.float64)
-    return _jackknifed(_form(products, a, b), _form(products, b, b), ANY)
+    return _jackknifed(_form(products, part, reference), _form(products, reference, reference), ANY)
 
 
 def ratio_over_groups(part: ArrayLike, total: ArrayLike, scale: OpenScale = SHARE) -> Estimate:
@@ -158,8 +155,9 @@ def jackknifed_on(values: ArrayLike, scale: OpenScale) -> Estimate:
     return Estimate(value=float(numbers[0]), low=low, high=high, num_units=num)
 
 
-def _form(products: Array, first: Array, second: Array) -> Array:
-    return np.asarray(np.einsum("v,jvw,w->j", first, products, second), dtype=np.float64)
+def _form(products: Array, first: ArrayLike, second: ArrayLike) -> Array:
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    return np.asarray(np.einsum("v,jvw,w->j", a, products, b), dtype=np.float64)
 
 
 def _jackknifed(above: Array, below: Array, scale: OpenScale) -> Estimate:

@@ -5,7 +5,7 @@ Legend: J groups, G group size, V pairs of consecutive visits of one prompt; n r
 
 Prompts are the unit of resampling: groups of one prompt at several steps stay together. Where training makes all
 prompts easier, or harder, together, groups after a dead one are of other steps than groups after a live one, and so
-differ for prompts that are all alike. The excess of dead groups after a dead one therefore compares returns of one step
+differ for equally hard prompts. The excess of dead groups after a dead one therefore compares returns of one step
 with each other, and adds the steps up (Mantel and Haenszel 1959).
 
 The test of whether groups differ more than independent coin flips would asks for the pairs of rollouts of one group

@@ -89,7 +89,7 @@ def own_rates(step: Counts, prompt: NDArray[np.generic], size: Counts, rate: Arr
             f"{num_prompts}"
         )
     order = np.argsort(step, kind="stable")
-    # blocks of neighboring steps with at least so many prompts together; the last takes what is left
+    # blocks of neighboring steps with at least this many prompts together; the last takes what is left
     is_last_of_step = np.append(np.diff(step[order]) != 0, True)
     closed, prompts = list[int](), set[int]()
     for end, (number, is_last) in enumerate(zip(unit[order].tolist(), is_last_of_step.tolist(), strict=True), start=1):

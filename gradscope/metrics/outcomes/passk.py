@@ -102,7 +102,7 @@ class CompressionFactor(Struct, frozen=True, kw_only=True):
 
 
 def compression_factors(first: Counts, second: Counts, ks: Sequence[int]) -> tuple[CompressionFactor, ...]:
-    """How many times as many samples the first policy needs, one a budget of the second, on the same prompts.
+    """How many times the samples the first policy needs, for each budget of the second, on the same prompts.
 
     The first policy's curve is interpolated linearly between budgets, and from 0 at k = 0 to pass@1; so m is real, and
     below 1 where the second is the worse one. Its interval holds the budgets at which Student's interval of the

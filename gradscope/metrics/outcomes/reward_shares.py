@@ -1,7 +1,7 @@
 """What goes together within groups, and how often a reward goes to reasoning that does not hold.
 
 Shapes: R rollouts of all groups. Only what differs within a group reaches a group-mean baseline,
-so the shares and correlations are made of deviations from the group's mean.
+so the shares and correlations are of deviations from the group's mean.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ def _statistics_of_each(
     bounds: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
     resampling: Resampling,
 ) -> list[tuple[Estimate, ...]]:
-    """The statistics of several tables, whose resamples draw the same units where there are as many."""
+    """The statistics of several tables, whose resamples draw the same units where there are equally many."""
     tables = [np.asarray(table, dtype=np.float64) for table in units]
     for table in tables:
         if table.ndim != 2 or not len(table):
@@ -497,7 +497,7 @@ def bounded_means(
     """Means of columns over rows, [rows, q], for measurements between two ends.
 
     With 10 units or more the interval is the studentized bootstrap's of the shares of the range; rounding may have left
-    a measurement just off its ends. No interval for one unit, or where all are equal: nothing tells how much they vary.
+    a measurement just off its ends. No interval for one unit, or where all are equal: nothing says how much they vary.
 
     >>> (rank,) = bounded_means([[2.0], [2.5], [3.0]], low=1, high=8)
     >>> round(rank.low, 2), rank.value, round(rank.high, 2)

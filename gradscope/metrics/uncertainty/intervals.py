@@ -1,4 +1,4 @@
-"""What every interval is made of: 95 %, Student's quantile, and the intervals that need no resampling.
+"""What every interval shares: 95 %, Student's quantile, and the intervals that need no resampling.
 
 Not from scipy: its Wilson interval (``binomtest``) takes integer counts, and our units are shares of their own;
 scipy.stats has no jackknife, and its bootstrap resamples with repetition. Some statistics bear no repetition: a rollout
@@ -94,7 +94,7 @@ def image_of_interval(function: Callable[[float], float], ends: Interval, *, tur
 
 
 def bonferroni(estimate: Estimate, num_tests: int) -> Estimate:
-    """The estimate with its ends further out, so that it holds together with others, as a normal one (Bonferroni).
+    """The estimate with its ends further out, so that it holds jointly with others, as for a normal error (Bonferroni).
 
     >>> wide = bonferroni(Estimate(value=1.0, low=0.0, high=2.0), 2)
     >>> round(wide.low, 3), round(wide.high, 3)
@@ -165,7 +165,7 @@ def _reach(last: float, first: float, correlation: float) -> float:
     return math.sqrt(max(last**2 + first**2 - 2 * correlation * last * first, 0.0))
 
 
-_OUTSIDE = 1e-3  # share of further values that would lie outside: one true match in a thousand is missed
+_OUTSIDE = 1e-3  # share of new values that would lie outside: one true match in a thousand is missed
 
 
 def prediction_interval(values: Sequence[float]) -> tuple[float, float]:

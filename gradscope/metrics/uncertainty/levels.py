@@ -19,7 +19,7 @@ from gradscope.metrics.uncertainty.steps import LEVEL, TO_SIGMA, Array, StepValu
 
 MIN_STEPS_OF_LEVELS = 20  # steps below which the last fifth is a handful
 _QUARTILES = (0.25, 0.75)
-_MIN_LATE = 5  # steps of the end, and of the levels beside a jump
+_MIN_LATE = 5  # steps of the end, and of the levels around a jump
 _MAX_MEDIAN = 25  # steps of such a level at most
 _STRICTER = 1.5  # how much more the end has to change by
 
@@ -88,7 +88,7 @@ def level_change(values: Mapping[int, float]) -> LateChange | None:
     return collapse(clipped) or late_change(clipped, factor=2.0) or late_change(clipped, factor=2.0, share_before=0.1)
 
 
-_SUDDEN = 0.5  # of the change that one step makes beside a line: a ramp has less
+_SUDDEN = 0.5  # of the change, that one step makes on top of a line: a ramp has less
 _STEPS_A_DEGREE = 5  # of freedom, of the spread of changes over five steps
 
 
@@ -103,7 +103,7 @@ class Jump(Struct, frozen=True, kw_only=True):
 
 
 def _twentieth(num_steps: int) -> int:
-    """Steps of the end of a series, and of the levels beside a jump: five or more."""
+    """Steps of the end of a series, and of the levels around a jump: five or more."""
     return max(num_steps // 20, _MIN_LATE)
 
 
@@ -139,7 +139,7 @@ _ALMOST = math.log(5 / 6)  # medians of five steps are off by that much
 
 
 def _largest(steps: NDArray[np.int64], numbers: Array, scaled: Array, min_rise: float, share: float) -> Jump | None:
-    """The largest rise of numbers on some scale, [N] each, by ``least``, of which one step makes so large a share."""
+    """The largest rise of numbers on some scale, [N] each, by ``min_rise``, of which one step makes this ``share``."""
     number, longest = len(steps), min(_twentieth(len(steps)), _MAX_MEDIAN)
     for size in sorted({longest, _MIN_LATE}, reverse=True):  # near the ends there is no room for more than five
         first = np.arange(size, number - size + 1)  # of the new level
@@ -189,6 +189,6 @@ _MIN_SCORE = 2.5  # standard deviations of the rank sum: five steps above five a
 
 
 def _step_kernel(size: int) -> Array:
-    """What to weigh twice as many numbers with for the step in their middle, where a line with a step is fitted."""
+    """Weights of twice as many numbers for the step in their middle, where a line with a step is fitted."""
     position = np.arange(2.0 * size)
     return np.asarray(np.linalg.pinv(np.stack([np.ones(2 * size), position, position >= size], axis=1))[2])

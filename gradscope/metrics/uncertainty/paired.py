@@ -63,7 +63,7 @@ def student_mean(values: ArrayLike, *, bounds: tuple[float, float] = (-np.inf, n
 
 
 def paired_t_p_value(differences: ArrayLike) -> float | None:
-    """Two-sided p-value of Student's paired t test; 1 where no pair differs, None where nothing tells the spread.
+    """Two-sided p-value of Student's paired t test; 1 where no pair differs, None where the spread is unknown.
 
     >>> round(paired_t_p_value([1.0, 2.0, 3.0]), 4)
     0.0742
@@ -81,7 +81,7 @@ def sign_flip_p_value(differences: ArrayLike) -> float | None:
     """p-value of the paired permutation test: how often flipped signs give a mean as far from zero.
 
     It assumes nothing but that either sign is as likely where there is no difference, and cannot go below 2 / 2^n. All
-    2^n flips are gone through for n <= 20, else 20,000 random ones beside the observed one. None without pairs.
+    2^n flips are gone through for n <= 20, else 20,000 random ones and the observed one. None without pairs.
 
     >>> sign_flip_p_value([1.0, 2.0, 3.0]), sign_flip_p_value([1.0, -2.0, 3.0])
     (0.25, 0.75)

@@ -43,7 +43,7 @@ _MEAN_PRIOR, _TREND_PRIOR = (2.0, 0.0, _SHARES_OF_DRIFT), (1.0, 0.5, (*_SHARES_O
 the shares of drifts. A drift slower than the series moves a mean all the same and is but a line to a trend, which hangs
 on the slowest: without one that has no noise, two thirds of random walks of 600 steps would have a trend."""
 _COSINES_A_DEGREE = 5
-"""Cosines for each degree of freedom, which need not be whole: the scale of a drift is told by the slow ones. With all
+"""Cosines for each degree of freedom, which need not be whole: the slow ones give the scale of a drift. With all
 of them counted a fifth of series of a dozen steps that are correlated by 0.9 would have a trend."""
 
 
@@ -317,10 +317,10 @@ MIN_NEIGHBORS = 8  # with fewer a spread says little
 LEVEL = 0.05  # share of runs without an outlier in which the furthest step would lie beyond ``by_chance``
 TO_SIGMA = 1.4826  # from the median absolute deviation to the standard deviation of a normal distribution
 _EFFICIENCY = 0.37
-"""Of the median absolute deviation: it tells a spread as well as the standard deviation of so much of the sample."""
+"""Of the median absolute deviation: it estimates a spread as well as the standard deviation of this share would."""
 
 _STEEP, _MIN_ON_LINE = 0.5, 20
-"""Of the spread is less left about a line through the outer thirds of so many neighbors, these follow it."""
+"""Of the spread is less left about a line through the outer thirds of this many neighbors, these follow it."""
 _LEAST_SPREAD = 0.05
 """Of logarithms: a running mean moves by less from step to step, and what is a twentieth off is no spike."""
 
@@ -333,7 +333,7 @@ class Deviation(Struct, frozen=True, kw_only=True):
     """Standard deviations from it, of logarithms where no step's number is negative; the spread is the neighbors'
     median absolute deviation, of logarithms at least 0.05."""
     by_chance: float
-    """What the furthest of as many steps exceeds in one run of twenty, were all of them normal and alike; for one
+    """What the furthest of all steps exceeds in one run of twenty, were all of them normal and alike; for one
     beyond that, what it exceeds with a tail like that of the other deviations, if that is more."""
     num_neighbors: int  # n
 
@@ -423,7 +423,7 @@ degrees has a step beyond it in a twentieth of 60-step runs (docs/spike.md)."""
 
 
 def _beyond_tail(deviations: Array, num_chosen_from: int, *, minimum: float) -> float:
-    """What the furthest of so many steps may reach by chance with the upper tail of these, [N]; at least ``least``.
+    """What the furthest of this many steps may reach by chance with the upper tail of these, [N]; at least ``minimum``.
 
     A generalized Pareto distribution of the excesses of the highest 2 N^(1/2) (Pickands 1975, Annals of Statistics 3),
     averaged over its shape and scale by how likely they make all but the very highest, which are censored. Where the

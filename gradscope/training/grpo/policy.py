@@ -120,7 +120,7 @@ def weights_dtype(config: TrainConfig) -> str:
 
 
 def check_prompts(policy: TrainedPolicy, problems: Sequence[Problem], max_completion_length: int) -> None:
-    """Refuse prompts that the model cannot read, or that leave no room for a completion of so many tokens.
+    """Refuse prompts that the model cannot read, or that leave no room for a completion of this length.
 
     Raises:
         InputError: A prompt has characters that the tokenizer does not know, or does not fit the model's positions.

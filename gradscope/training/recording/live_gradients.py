@@ -34,7 +34,7 @@ from gradscope.training.protocols import Trainer
 def measure_live(
     trainer: Any, groups: Sequence[RolloutGroup], objective: Objective, saved: WeightsRef | None
 ) -> dict[str, float]:
-    """The gradient that the coming update is made of.
+    """The gradient of the coming update.
 
     ``grad_norm`` of the step; of the reward part of the rollouts' gradients ``effective_rank``, a mean over the groups
     that have a gradient, ``cancellation`` and ``signal_to_noise``; each left out where it is undefined. The groups are
@@ -44,7 +44,7 @@ def measure_live(
     # an adapter's initial values are drawn before it is loaded
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         if saved is not None:
-            # all weights of a sharded model, besides the trainer's share of them, in the precision of the files
+            # all weights of a sharded model, on top of the trainer's share of them, in the precision of the files
             with names_out_of_memory("the gathered weights"):
                 policy = load_measured_policy(saved, device=device.type, padding=padding)
             gram = measure_step(prepare_step(policy, groups, objective))

@@ -117,7 +117,7 @@ def _is_reused(arguments: TrainerArguments) -> bool:
 
 
 def _save_weights(trainer: Trainer, run: Path, num_updates: int) -> None:
-    """Save the policy as it is after so many updates, without anything that only resuming needs."""
+    """Save the policy after this many updates, without anything that only resuming needs."""
     # Every process calls it, for a sharded model is gathered by all; the main one writes.
     folder = run_folder.checkpoint_path(run, num_updates)
     aside = folder.with_name(f".{folder.name}.partial")
@@ -181,7 +181,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
     Args:
         output: The run's folder. It must not exist, unless the trainer resumes from a checkpoint: then what was
             recorded after that checkpoint is recorded again.
-        weights_every: Save the weights before an update every so many updates, the first included. None: only the
+        weights_every: Save the weights before an update, every this many updates, the first included. None: only the
             trainer's own checkpoints are there to recompute gradients from.
         gradients_every: Every so many updates log norm, effective rank, cancellation and signal to noise of the
             rollouts' gradients, on the weights that sampled. Of several processes the main one measures, and the others
@@ -399,24 +399,21 @@ class GradscopeCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Begin to record; the trainer calls the recorder right after this callback."""
-        if self._recorder is None:
-            self._recorder = RolloutRecorder(_trainer_of(self), self._output, **self._options)
-
-
-def _trainer_of(callback: TrainerCallback) -> Any:
-    """The trainer that calls a callback: transformers passes it the model and the optimizer, but no trainer."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        trainer = frame.f_locals.get("self")
-        if callback in getattr(getattr(trainer, "callback_handler", None), "callbacks", ()):
-            return trainer
-        frame = frame.f_back
-    raise UsageError(
-        "GradscopeCallback is called by no trainer.",
-        hint='Give the trainer itself: RolloutRecorder(trainer, "my-run"), before trainer.train().',
-    )
+        if self._recorder is not None:
+            return
+        frame = inspect.currentframe()  # transformers passes the model and the optimizer, but no trainer
+        while frame is not None:
+            trainer = frame.f_locals.get("self")
+            if self in getattr(getattr(trainer, "callback_handler", None), "callbacks", ()):
+                self._recorder = RolloutRecorder(trainer, self._output, **self._options)
+                return
+            frame = frame.f_back
+        raise UsageError(
+            "GradscopeCallback is called by no trainer.",
+            hint='Give the trainer itself: RolloutRecorder(trainer, "my-run"), before trainer.train().',
+        )
 
 
 def _multiple(done: int, interval: int | None) -> int:
-    """How many times something that is due every so many updates, at once too, was due; -1: not yet."""
+    """The index of the interval that comes after these updates; -1 without an interval."""
     return -1 if interval is None else done // interval

@@ -40,7 +40,7 @@ def local_rows(
         output: What ``_generate_and_score_completions`` returned for them.
         completion_ids: Exact ids of the completions, [R][T].
         end_ids: Tokens that end a completion.
-        corrected: Whether the loss is corrected for a sampler of its own, so that the sampler's log-probabilities are
+        corrected: Whether the loss is corrected for a separate sampler, so that the sampler's log-probabilities are
             what counts even where the trainer computed others.
     """
     # the sampler's, but those that the loss's ratio refers to where it has one
@@ -99,7 +99,7 @@ def make_groups(
 def step_groups(
     step: int, rows: Sequence[Mapping[str, Any]], prompt_ids: Sequence[str], sizes: Sequence[int]
 ) -> tuple[RolloutGroup, ...]:
-    """A step's groups of so many rollouts each, from the other fields of a :class:`Rollout`, group by group, [R]."""
+    """A step's groups of these sizes, from the other fields of a :class:`Rollout`, group by group, [R]."""
     groups, start = list[RolloutGroup](), 0
     for prompt_id, size in zip(prompt_ids, sizes, strict=True):
         group_id, members = f"{step:05d}-{len(groups):03d}", range(start, start + size)

@@ -95,25 +95,21 @@ def warm_start(folder: Path, *, num_steps: int = NUM_STEPS, progress: ProgressCa
         torch.manual_seed(_SEED)
         tokenizer = build_tokenizer()
         model = build_model(len(tokenizer))
-        _fit(model, _encode(tokenizer, make_corpus(num_steps * _BATCH // 4)), num_steps, progress)
+        pairs = make_corpus(num_steps * _BATCH // 4)
+        # token ids, padded on the right, and labels that leave the prompt out
+        encoded = torch.zeros(
+            (2, len(pairs), _MAX_PROMPT_LENGTH + running_sums.MAX_COMPLETION_LENGTH), dtype=torch.long
+        )
+        encoded[1] = -100
+        for row, (prompt, completion) in enumerate(pairs):
+            ids = torch.tensor([*tokenizer(prompt + completion)["input_ids"], tokenizer.eos_token_id])
+            encoded[0, row, : len(ids)] = ids
+            encoded[1, row, len(prompt) : len(ids)] = ids[len(prompt) :]
+        _fit(model, encoded, num_steps, progress)
     model.generation_config.update(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def _encode(tokenizer: Any, pairs: list[tuple[str, str]]) -> Any:
-    """Token ids, padded on the right, and labels that leave the prompt out: [2, num_examples, length]."""
-    import torch
-
-    length = _MAX_PROMPT_LENGTH + running_sums.MAX_COMPLETION_LENGTH
-    encoded = torch.zeros((2, len(pairs), length), dtype=torch.long)
-    encoded[1] = -100
-    for row, (prompt, completion) in enumerate(pairs):
-        ids = torch.tensor([*tokenizer(prompt + completion)["input_ids"], tokenizer.eos_token_id])
-        encoded[0, row, : len(ids)] = ids
-        encoded[1, row, len(prompt) : len(ids)] = ids[len(prompt) :]
-    return encoded
 
 
 def _fit(model: Any, encoded: Any, num_steps: int, progress: ProgressCallback) -> None:
