@@ -152,7 +152,7 @@ def test_nothing_runs_that_nobody_named(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
-def test_a_file_is_read_anew_where_it_is_named_anew(tmp_path: Path) -> None:
+def test_a_file_is_read_again_when_it_is_named_again(tmp_path: Path) -> None:
     first = registry.named_formulation(function(tmp_path, "return r"))
     second = registry.named_formulation(function(tmp_path, "return 2 * r"))
     assert first.digest != second.digest

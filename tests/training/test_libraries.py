@@ -47,7 +47,7 @@ def test_trl_takes_them_and_changes_none(tmp_path: Path) -> None:
     assert getattr(config, "router_aux_loss_coef", 0.0) == 0.0  # where TRL knows it, its default is the model's own
 
 
-def test_an_adapter_has_twice_its_rank_as_scale_unless_told() -> None:
+def test_an_adapter_has_twice_its_rank_as_scale_by_default() -> None:
     assert lora_config(TrainConfig()) is None
     assert lora_config(TrainConfig(lora_rank=8)).lora_alpha == 16
     adapter = lora_config(TrainConfig(lora_rank=8, lora_alpha=4.0))

@@ -182,7 +182,7 @@ def single_process() -> Iterator[None]:
 @pytest.mark.usefixtures("group_of_one")
 @pytest.mark.parametrize("name", PIECES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_a_letter_comes_as_it_was_sent(name: str, dtype: torch.dtype) -> None:
+def test_a_message_arrives_as_it_was_sent(name: str, dtype: torch.dtype) -> None:
     shape, factors = PIECES[name]
 
     def cast(value: object) -> object:

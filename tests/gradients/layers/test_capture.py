@@ -206,7 +206,7 @@ def test_a_forward_pass_that_somebody_exchanged_comes_back():
     assert torch.equal(hidden.grad, torch.full((1, 3), 2.0))
 
 
-def test_layers_that_share_a_parameter_are_told():
+def test_layers_that_share_a_parameter_are_found():
     layers = [Layer(), Layer()]
     assert share_nothing(layers)
     layers[1].inner.bias = layers[0].inner.bias

@@ -69,7 +69,7 @@ def rewrite(path: Path, change) -> None:
 
 @pytest.mark.parametrize("name", ["qwen3_gqa_norms", "llama_untied_biases"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_output_layer_in_float32_keeps_its_digits_beside_weights_in_less(tmp_path, name, dtype):
+def test_an_output_layer_in_float32_keeps_its_digits_among_coarser_weights(tmp_path, name, dtype):
     tiny_model(name).save_pretrained(tmp_path)
     head = load_measured_policy(full(tmp_path)).model.lm_head.weight
     policy = load_measured_policy(
@@ -268,7 +268,7 @@ def test_a_tensor_that_cannot_be_is_named(model, change, reason):
 
 
 @pytest.mark.parametrize("num_tokens", [VOCAB, VOCAB + 1])
-def test_a_tokenizer_beside_the_weights_may_have_tokens_that_the_model_has_no_row_for(model, num_tokens):
+def test_a_tokenizer_may_have_tokens_that_the_model_has_no_row_for(model, num_tokens):
     write_tokenizer(model, num_tokens)
     tokenizer = load_measured_policy(full(model), device="cpu").tokenizer
     assert (len(tokenizer), tokenizer.eos_token_id) == (num_tokens, 1)

@@ -53,7 +53,7 @@ def test_a_unit_is_recognized_as_its_layer_and_its_hooks_as_sharding(monkeypatch
 
 
 @pytest.mark.usefixtures("two_processes")
-def test_numbers_beside_an_output_have_their_own_gradient_and_the_output_is_seen_by_the_backward_pass() -> None:
+def test_extra_outputs_have_their_own_gradient_and_the_backward_pass_sees_the_output() -> None:
     seen, leaf = [], torch.ones(3, requires_grad=True)
     output = sharding.start_of_pass(torch.zeros(2))
     output += 1

@@ -95,7 +95,7 @@ def test_a_loss_that_cannot_be_formed_is_refused_with_its_reason():
     assert caught.value.hint == reason.advice
 
 
-def test_a_batch_apart_has_another_order_and_another_length_than_any_of_an_engine():
+def test_the_check_batch_has_another_order_and_length_than_any_of_an_engine():
     step = prepared(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO)
     lengths = step.plan.lengths
     (full,) = step.batches(range(6), 4096)

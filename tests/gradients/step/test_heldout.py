@@ -131,23 +131,16 @@ def test_learned_positions_stand_where_the_answer_begins() -> None:
     assert close(result.norms, np.linalg.norm(heldout, axis=1))
 
 
-def test_a_step_that_comes_out_otherwise_is_refused(llama: PreparedStep) -> None:
+def test_another_step_other_tokens_and_rows_that_do_not_fit_are_refused(llama: PreparedStep) -> None:
     step = measure_step(llama)
     with pytest.raises(VerificationError, match="other inner products beside held-out answers"):
         measure_heldout_gram(llama, replace(step, gram=step.gram * 1.01), heldout_groups(), SHARES)
-
-
-def test_rows_that_do_not_fit_loop_are_refused(llama: PreparedStep, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = measure_step(llama)
-    monkeypatch.setattr(llama.budget, "row_bytes", 10)
-    with pytest.raises(UsageError, match="Keeping 11 gradient rows"):
-        measure_heldout_gram(llama, step, heldout_groups(), SHARES, engine="loop")
-
-
-def test_an_answer_in_other_tokens_is_named(llama: PreparedStep) -> None:
     unknown = prompt_of("q0", "", prompt_ids=(7,), completion_ids=(99,))
     with pytest.raises(InputError, match="held-out q0, sample 0: token id 99 is outside"):
-        measure_heldout_gram(llama, measure_step(llama), [unknown], [(1.0,)])
+        measure_heldout_gram(llama, step, [unknown], [(1.0,)])
+    llama.budget.row_bytes = 10
+    with pytest.raises(UsageError, match="Keeping 11 gradient rows"):
+        measure_heldout_gram(llama, step, heldout_groups(), SHARES, engine="loop")
 
 
 class Letters:
@@ -253,7 +246,7 @@ def test_prompts_that_a_template_wrapped_need_messages() -> None:
     assert _heldout_sequences(prepared, [prompt], [(1.0,)]).sequences[0].prompt_ids == (20, 2, 3, 21)
 
 
-def test_answers_stand_without_padding_beside_rows_that_have_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_have_no_padding_where_rows_have_some(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = replace(models.tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding(), tokenizer=Letters())
     prepared = prepare_step(policy, models.tiny_groups(), models.DAPO)
     (sequence,) = _heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)]).sequences

@@ -91,7 +91,7 @@ def test_a_forward_pass_through_other_weights_is_caught(engine):
 
 
 @pytest.mark.parametrize("engine", ["loop", "stream"])
-def test_weights_that_make_all_tokens_alike_are_blamed_themselves(engine):
+def test_weights_that_make_all_tokens_equally_likely_are_blamed(engine):
     policy = tiny_policy("llama_untied_biases")
     policy.model.model.layers[0].mlp.down_proj.weight.data.fill_(2e30)  # whose square no float32 holds
     policy.model.lm_head.bias = None

@@ -468,7 +468,7 @@ def test_centering_is_leave_one_out_up_to_a_factor(seed: int) -> None:
     np.testing.assert_allclose(centered, rest * (5 / 6) ** 2)
 
 
-def test_leave_one_out_looks_at_the_others_alone() -> None:
+def test_leave_one_out_looks_only_at_the_others() -> None:
     rewards, norms = np.array([[1.0, 0.0, 1.0]]), np.array([[1.0, 2.0, 3.0]])
     by_name = baselines(rewards, norms)
     assert by_name["leave_one_out"].tolist() == [[0.5, 1.0, 0.5]]

@@ -82,7 +82,7 @@ def test_a_sum_of_nothing_has_no_direction() -> None:
     assert norm_ratio(products, [1, 0, 0], [0, 1, 0]).value == 0.0
 
 
-def test_what_one_group_alone_has_is_given_without_an_interval() -> None:
+def test_what_only_one_group_has_comes_without_an_interval() -> None:
     vectors = sums()
     vectors[0, 1:] = 0.0
     cosine = sum_cosine(products_without(gram(vectors)), [1, 0, 0], [0, 1, 0])

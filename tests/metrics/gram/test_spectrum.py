@@ -279,7 +279,7 @@ def test_an_unrelated_matrix_has_its_rank_and_norm_one(rank: int) -> None:
     assert not np.allclose(drawn, unrelated_matrix((9, 6), rank, seed=1))
 
 
-def test_unrelated_factors_align_by_chance_alone() -> None:
+def test_unrelated_factors_align_only_by_chance() -> None:
     left, right = unrelated_factors((400, 300), 16)
     assert factor_alignment(left, right).value == pytest.approx(1 / 4, rel=0.05)
     ones = [1.0] * 16

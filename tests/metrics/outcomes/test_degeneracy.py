@@ -104,7 +104,7 @@ def test_steps_together_have_the_estimates_of_each() -> None:
             assert other.interval == (first.interval and pytest.approx(first.interval, abs=1e-12))
 
 
-def test_tables_that_are_alike_share_the_estimates_that_each_has_alone() -> None:
+def test_equal_tables_share_the_estimates_that_each_has_by_itself() -> None:
     rng = np.random.default_rng(1)
     tables = []
     for step in range(60):
@@ -184,7 +184,7 @@ def test_two_groups_of_a_step_are_one_visit() -> None:
     assert (result.after_live.value, result.after_dead.value) == (1.0, 0.0)
 
 
-def test_what_cannot_be_told_says_why() -> None:
+def test_an_unknown_answer_says_why() -> None:
     single = returns((1, "a", True), (2, "b", False))
     assert {first.undefined for first in (single.after_dead, single.after_live, single.excess)} == {
         "no prompt comes back"
@@ -233,7 +233,7 @@ EQUAL_PROMPTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EQUAL_PROMPTS)
-def test_prompts_that_are_all_alike_do_not_persist(name: str) -> None:
+def test_equally_hard_prompts_do_not_persist(name: str) -> None:
     """The whole interval is above zero in 2.5 % of the logs, whatever the pass rate does over time."""
     results = [visits(EQUAL_PROMPTS[name], seed).excess for seed in range(120)]
     false = sum(excess.side_of_zero > 0 for excess in results)
@@ -294,7 +294,7 @@ def test_beyond_what_deals_can_tell_nothing_is_dealt(monkeypatch: pytest.MonkeyP
     assert dispersion_test(n, c, np.ones(700)).p_value.value == 1 / 200  # as few as any deal can make it
 
 
-def test_one_outcome_cannot_be_dealt_anew() -> None:
+def test_one_outcome_cannot_be_shuffled() -> None:
     test = dispersion_test([4, 4, 4], [4, 4, 4], [1, 1, 1])
     assert test.z.undefined == test.p_value.undefined
     assert "no other deal" in test.z.undefined

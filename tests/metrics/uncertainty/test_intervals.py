@@ -177,7 +177,7 @@ def test_it_covers_the_mean_rank_of_rows_that_were_not_drawn(uneven: bool, lower
     assert inside / 300 >= lower
 
 
-def test_of_one_sample_alone_the_crossed_interval_is_students() -> None:
+def test_the_crossed_interval_of_one_sample_is_students() -> None:
     values = np.random.default_rng(3).normal(size=7)
     estimate = intervals.crossed_jackknife(
         values.mean(), [without_each(values), np.full(5, values.mean())], low=-9.0, high=9.0

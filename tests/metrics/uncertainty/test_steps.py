@@ -262,7 +262,7 @@ def test_a_spike_stands_out_from_a_series_that_rises_or_falls(sign: int) -> None
         ({step: 1.0 + step for step in range(MIN_NEIGHBORS)}, "7 other steps have the number, and a spread needs 8"),
     ],
 )
-def test_why_it_cannot_be_told(values: dict[int, float], reason: str) -> None:
+def test_undefined_results_say_why(values: dict[int, float], reason: str) -> None:
     assert deviation_of(values, 1, num_chosen_from=1) == reason
     assert most_deviating({step: values[step] for step in range(MIN_NEIGHBORS)}) is None
 
@@ -334,7 +334,7 @@ def test_the_most_deviating_step_is_that_of_a_walk_over_all(seed: int) -> None:
         assert not isinstance(first, Deviation) or first.typical == np.median([values[other] for other in nearest])
 
 
-def test_steps_but_for_one_far_apart_have_a_trend() -> None:
+def test_steps_with_one_far_from_the_rest_have_a_trend() -> None:
     """A parabola over them is a line, and no fit to both has one answer."""
     values = np.random.default_rng(0).normal(size=12)
     change = trend([*range(11), 2**53], values)

@@ -154,7 +154,7 @@ def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_pa
         train(changed, resume_from_checkpoint=str(tmp_path / "trl" / "checkpoint-4"))
 
 
-def test_a_folder_is_replaced_by_force_alone_and_only_if_it_is_a_run(tmp_path: Path) -> None:
+def test_a_folder_is_replaced_only_by_force_and_only_if_it_is_a_run(tmp_path: Path) -> None:
     def rerun(folder: Path, **options: Any) -> None:
         trainer = stock_trainer(tmp_path / "trl", max_steps=1, seed=7)
         RolloutRecorder(trainer, folder, **options)

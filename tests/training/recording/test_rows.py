@@ -74,7 +74,7 @@ class _Words:
         ({}, True, None, None),
     ],
 )
-def test_the_trainers_log_probabilities_stand_beside_those_of_a_sampler(
+def test_rows_have_the_trainers_log_probabilities_and_those_of_a_sampler(
     logged: dict[str, float], corrected: bool, sampler: tuple[float, ...] | None, trainers: tuple[float, ...] | None
 ) -> None:
     output = {

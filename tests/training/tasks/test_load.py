@@ -97,10 +97,8 @@ def test_bad_rows_are_named(tmp_path: Path, row: Any, message: str) -> None:
 
 def test_gsm8k_without_final_answer(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    assert (
-        read(write_lines(path, {"question": "x", "answer": "#### \n5 is wrong"}), "gsm8k").train[0].answer
-        == "5 is wrong"
-    )
+    task = read(write_lines(path, {"question": "x", "answer": "#### \n5 is wrong"}), "gsm8k")
+    assert task.train[0].answer == "5 is wrong"
     for answer in ("just 5", "5 ####"):
         with pytest.raises(InputError, match=r"a\.jsonl:1 has no answer after ####"):
             read(write_lines(path, {"question": "x", "answer": answer}), "gsm8k")
