@@ -120,26 +120,22 @@ def test_sketched_tokens_are_as_far_from_the_exact_ones_as_stated(name: str) -> 
     assert 0.3 * stated < np.sqrt(np.mean(np.square(errors))) < 2 * stated
 
 
-def test_a_sketch_of_wrong_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sketch_of_wrong_rows_or_without_a_parameter_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    step = measured_step(policy, groups, DAPO)
+    prepared, step = prepare_step(policy, groups, DAPO), measured_step(policy, groups, DAPO)
 
     def shrunk(*arguments):
         sketch, slow = lockstep_module.sketch_rows(*arguments)
         sketch.rows *= 0.99
         return sketch, slow
 
-    monkeypatch.setattr(measure, "sketch_rows", shrunk)
-    with pytest.raises(VerificationError, match="token rows disagree with one backward pass a token"):
-        measure_tokens(prepare_step(policy, groups, DAPO), step, num_buckets=64)
-
-
-def test_a_parameter_that_no_sketch_holds_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    step = measured_step(policy, groups, DAPO)
+    with monkeypatch.context() as patch:
+        patch.setattr(measure, "sketch_rows", shrunk)
+        with pytest.raises(VerificationError, match="token rows disagree with one backward pass a token"):
+            measure_tokens(prepared, step, num_buckets=64)
     monkeypatch.setattr(lockstep_module, "lockstep", lambda *_: frozenset(list(policy.trainable)[1:]))
     with pytest.raises(VerificationError, match=r"sketches of token rows miss 1 parameters, among them .*embed"):
-        measure_tokens(prepare_step(policy, groups, DAPO), step, num_buckets=64)
+        measure_tokens(prepared, step, num_buckets=64)
 
 
 def sketched(rows: torch.Tensor, num_buckets: int, seed: int) -> np.ndarray:
