@@ -163,8 +163,14 @@ class GramAccumulator:
 
     def products(self, rows: torch.Tensor) -> torch.Tensor:
         """Inner products of rows [N, columns] in float64, right on and below the diagonal, [N, N]."""
-        if self._is_coarse and rows.dtype == torch.float32:
-            return _products_of_parts(rows)
+        if self._is_coarse and rows.dtype == torch.float32:  # of a few columns in float32, their sum in float64
+            num_parts = rows.shape[1] // FLOAT32_COLUMNS
+            num_aligned = num_parts * FLOAT32_COLUMNS
+            aligned = rows[:, :num_aligned].view(len(rows), num_parts, FLOAT32_COLUMNS).transpose(0, 1)
+            parts = (aligned, rows[:, num_aligned:].unsqueeze(0))
+            with without_tf32():
+                products = [torch.bmm(part, part.transpose(1, 2)).sum(0, dtype=torch.float64) for part in parts]
+            return products[0] + products[1]
         total = torch.zeros_like(self._lower)
         width = max(1, self._cast_bytes // (8 * self.num_rows))
         for start in range(0, rows.shape[1], width):
@@ -173,17 +179,6 @@ class GramAccumulator:
                 last = min(first + TILE, self.num_rows)
                 total[first:last, :last].addmm_(wide[first:last], wide[:last].t())
         return total
-
-
-def _products_of_parts(rows: torch.Tensor) -> torch.Tensor:
-    """Inner products of float32 rows, [N, N]: of a few columns in float32, their sum in float64."""
-    num_parts = rows.shape[1] // FLOAT32_COLUMNS
-    num_aligned = num_parts * FLOAT32_COLUMNS
-    aligned = rows[:, :num_aligned].view(len(rows), num_parts, FLOAT32_COLUMNS).transpose(0, 1)
-    parts = (aligned, rows[:, num_aligned:].unsqueeze(0))
-    with without_tf32():
-        products = [torch.bmm(part, part.transpose(1, 2)).sum(0, dtype=torch.float64) for part in parts]
-    return products[0] + products[1]
 
 
 def row_bytes(num_rows: int, trainable: Mapping[str, nn.Parameter]) -> int:

@@ -128,8 +128,22 @@ class _Prefix:
         targets = [*([cuts[segment - 1]] if goes_on else []), *(call.output for call in calls)]
         if not pairs or not targets:
             return None, [None] * len(calls)
-        grads = _row_by_row(pairs, targets)
-        return (grads.pop(0) if goes_on else None), grads
+        outputs, num_rows = [output for output, _ in pairs], len(pairs[0][1])
+        stacked: list[torch.Tensor | None] = [None] * len(targets)
+        for row in range(num_rows):
+            grads: Sequence[torch.Tensor | None] = torch.autograd.grad(
+                outputs,
+                targets,
+                [cotangents[row] for _, cotangents in pairs],
+                retain_graph=row < num_rows - 1,
+                allow_unused=True,
+            )
+            for index, grad in enumerate(grads):
+                if grad is not None:
+                    rows = stacked[index]
+                    rows = grad.new_empty(num_rows, *grad.shape) if rows is None else rows
+                    rows[row], stacked[index] = grad, rows
+        return (stacked.pop(0) if goes_on else None), stacked
 
     def _cached_pairs(self, layer: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of a layer, each with its cotangents of all rows."""
@@ -137,25 +151,6 @@ class _Prefix:
             leaves = [expanded[layer][kind] for expanded in self._expanded]
             parts = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
             yield self._past[layer][kind], torch.cat(parts).unsqueeze(1)
-
-
-def _row_by_row(
-    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], targets: Sequence[torch.Tensor]
-) -> list[torch.Tensor | None]:
-    """Gradients [R, ...] of some tensors, from pairs of an output and its cotangents [R, ...]."""
-    outputs, num_rows = [output for output, _ in pairs], len(pairs[0][1])
-    stacked: list[torch.Tensor | None] = [None] * len(targets)
-    for row in range(num_rows):
-        cotangents_of_row = [cotangents[row] for _, cotangents in pairs]
-        grads: Sequence[torch.Tensor | None] = torch.autograd.grad(
-            outputs, targets, cotangents_of_row, retain_graph=row < num_rows - 1, allow_unused=True
-        )
-        for index, grad in enumerate(grads):
-            if grad is not None:
-                rows = stacked[index]
-                rows = grad.new_empty(num_rows, *grad.shape) if rows is None else rows
-                rows[row], stacked[index] = grad, rows
-    return stacked
 
 
 MIN_SHARED = 0.1

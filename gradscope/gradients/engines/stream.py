@@ -198,15 +198,19 @@ class PendingParts(ExitStack):
         if not self._waits:
             return 1
         room = self._max_pending_bytes + free_bytes() // 2
-        sizes = {}
+        rounds, used = list[list[str]]([[]]), 0.0
         for name, factors in reversed([*self._store.factors()]):
             by_row = _stored_bytes(factor for factor in factors if isinstance(factor, Summed))
-            sizes[name] = rows * by_row + tokens * (_stored_bytes(factors) - by_row)
-        later = _rounds(sizes, room)[1:]
-        for name in (name for names in later for name in names):
+            size = rows * by_row + tokens * (_stored_bytes(factors) - by_row)
+            if rounds[-1] and used + size > room:  # a single one may be too much by itself
+                rounds.append([])
+                used = 0.0
+            rounds[-1].append(name)
+            used += size
+        for name in (name for names in rounds[1:] for name in names):
             self._store.drop(name)
             self.left[name] = self._trainable.pop(name)
-        return 1 + len(later)
+        return len(rounds)
 
     def combine(self, name: str) -> None:
         """Add a parameter that is complete to the Gram, and drop its parts."""
@@ -218,19 +222,6 @@ class PendingParts(ExitStack):
         for name in self._store.names if self._waits else list(self._in_memory):
             if name not in uncovered:
                 self.combine(name)
-
-
-def _rounds(sizes: Mapping[str, float], room: float) -> list[list[str]]:
-    """Parameters in the order given, as many a round as fit; a single one where even that is too much."""
-    rounds: list[list[str]] = [[]]
-    used = 0.0
-    for name, size in sizes.items():
-        if rounds[-1] and used + size > room:
-            rounds.append([])
-            used = 0.0
-        rounds[-1].append(name)
-        used += size
-    return rounds
 
 
 OnSequence = Callable[[int, torch.Tensor], None]

@@ -243,19 +243,16 @@ def _as_trained(model: Any, weights: WeightsRef, device: torch.device, trained: 
             if weights.kind == "full" or not parameter.requires_grad:
                 parameter.copy_(parameter.to(_DTYPES[trained.weights]))
     if trained.float32_head and weights.kind == "full" and trained.weights != "float32":
-        _in_float32(model.get_output_embeddings(), token_embedding(model), weights.path)
+        head, embedding = model.get_output_embeddings(), token_embedding(model)
+        coarse = next(head.parameters()).dtype
+        saved = checkpoint.load_model(weights.path, torch.float32).get_output_embeddings()
+        with torch.no_grad():
+            for parameter, exact in zip(head.float().parameters(), saved.parameters(), strict=True):
+                parameter.copy_(exact)
+        head.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(), *inputs[1:]))
+        if embedding.weight is head.weight:  # an embedding that shares them gives what it gave
+            embedding.register_forward_hook(lambda _, inputs, output: output.to(coarse))
     return model.to(device).eval()
-
-
-def _in_float32(head: nn.Module, embedding: nn.Module, source: Path) -> None:
-    """Let an output layer have its weights in float32; an embedding that shares them gives what it gave."""
-    coarse, saved = next(head.parameters()).dtype, checkpoint.load_model(source, torch.float32).get_output_embeddings()
-    with torch.no_grad():
-        for parameter, exact in zip(head.float().parameters(), saved.parameters(), strict=True):
-            parameter.copy_(exact)
-    head.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(), *inputs[1:]))
-    if embedding.weight is head.weight:
-        embedding.register_forward_hook(lambda _, inputs, output: output.to(coarse))
 
 
 def _other_padding(model: Any, built: int | None, special: Sequence[int]) -> list[int]:
@@ -327,12 +324,22 @@ def token_sequences(
     template with a generation prompt, a completion without special tokens and with the end-of-sequence token where it
     is shorter than ``max_completion_length``. Where ``max_completion_length`` is not known, every re-tokenized
     completion counts as ended.
+
+    Raises:
+        InputError: A rollout cannot be had as tokens, or has one outside the vocabulary.
     """
     sequences = []
     for group in groups:
         for rollout in group.rollouts:
             sequence = _sequence(policy, rollout, max_completion_length, chat_template_kwargs or {})
-            _require_in_vocabulary(policy, sequence, group.step)
+            ids = (*sequence.prompt_ids, *sequence.completion_ids)
+            if min(ids) < 0 or max(ids) >= policy.vocab_size:
+                outside = max(ids) if max(ids) >= policy.vocab_size else min(ids)
+                raise InputError(
+                    f"Step {group.step}, group {sequence.group_id}, sample {sequence.sample}: token id {outside} is "
+                    f"outside the model's vocabulary of {policy.vocab_size}.",
+                    hint="These rollouts are from another model or tokenizer; point --model and --initial at theirs.",
+                )
             sequences.append(sequence)
     _require_positions(policy, sequences)
     return tuple(sequences)
@@ -404,17 +411,6 @@ def _completion_ids(tokenizer: Any, completion: str, max_completion_length: int 
     if max_completion_length is not None and len(ids) >= max_completion_length:
         return ids[:max_completion_length]
     return (*ids, tokenizer.eos_token_id)
-
-
-def _require_in_vocabulary(policy: MeasuredPolicy, sequence: TokenSequence, step: int) -> None:
-    ids = (*sequence.prompt_ids, *sequence.completion_ids)
-    if min(ids) < 0 or max(ids) >= policy.vocab_size:
-        outside = max(ids) if max(ids) >= policy.vocab_size else min(ids)
-        raise InputError(
-            f"Step {step}, group {sequence.group_id}, sample {sequence.sample}: token id {outside} is outside the "
-            f"model's vocabulary of {policy.vocab_size}.",
-            hint="These rollouts are from another model or tokenizer; point --model and --initial at theirs.",
-        )
 
 
 def _require_positions(policy: MeasuredPolicy, sequences: Sequence[TokenSequence]) -> None:

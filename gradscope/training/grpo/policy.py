@@ -69,7 +69,6 @@ def load_trained_policy(name: str, *, dtype: str, chat: bool) -> TrainedPolicy:
     Raises:
         InputError: The folder cannot be used for training, with the reason.
     """
-    import torch
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -194,6 +193,7 @@ class AnswerProbability:
         self.forward: Callable[[torch.Tensor], torch.Tensor] = lambda ids: policy.model(input_ids=ids).logits
         """From ids [R, T] to scores [R, T, V]; a trainer sets its own."""
 
+    @torch.no_grad()
     def __call__(self, problems: Sequence[Problem], completion_ids: Sequence[Sequence[int]]) -> list[float]:
         """The probabilities of a batch, [R]; equal completions of a prompt have equal ones."""
         rows = [self._row(problem, ids) for problem, ids in zip(problems, completion_ids, strict=True)]
@@ -201,7 +201,12 @@ class AnswerProbability:
         rewards: dict[Row, float] = {}
         for start in range(0, len(distinct), self._batch_size):
             batch = distinct[start : start + self._batch_size]
-            rewards |= dict(zip(batch, self._probabilities(batch), strict=True))
+            ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(context + scored) for context, scored in batch], True)
+            scores = torch.log_softmax(self.forward(ids)[:, :-1].float() / self._temperature, dim=-1).cpu()
+            logprobs = scores.gather(-1, ids[:, 1:, None]).squeeze(-1)
+            for index, (context, scored) in enumerate(batch):
+                answer = logprobs[index, len(context) - 1 : len(context) + len(scored) - 1]
+                rewards[context, scored] = round(float(answer.double().sum().exp()), _DECIMALS)
         return [rewards[row] for row in rows]
 
     def _row(self, problem: Problem, completion_ids: Sequence[int]) -> Row:
@@ -212,19 +217,6 @@ class AnswerProbability:
             tokenizer, sampled, self._mark.reasoning(completion), self._mark.gap + problem.answer
         )
         return (*self._policy.encode(problem), *context), (*scored, tokenizer.eos_token_id)
-
-    @torch.no_grad()
-    def _probabilities(self, rows: Sequence[Row]) -> list[float]:
-        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(context + scored) for context, scored in rows], True)
-        scores = torch.log_softmax(self.forward(ids)[:, :-1].float() / self._temperature, dim=-1).cpu()
-        logprobs = scores.gather(-1, ids[:, 1:, None]).squeeze(-1)
-        return [
-            round(
-                float(logprobs[index, len(context) - 1 : len(context) + len(scored) - 1].double().sum().exp()),
-                _DECIMALS,
-            )
-            for index, (context, scored) in enumerate(rows)
-        ]
 
 
 def _split_ids(
@@ -291,18 +283,33 @@ def sample(
     label: str = "prompts",
 ) -> list[str]:
     """Sample completions, those of each prompt in a row."""
-    import torch
+    from transformers import GenerationConfig
 
     size = max(1, sampling.batch_size // sampling.num_samples)
+    config = GenerationConfig(
+        do_sample=True,
+        temperature=sampling.temperature,
+        top_p=1.0,
+        top_k=0,
+        repetition_penalty=1.0,
+        max_new_tokens=sampling.max_completion_length,
+        pad_token_id=policy.tokenizer.pad_token_id,
+        eos_token_id=sorted(policy.eos_ids()),
+    )
     completions: list[str] = []
     training, device = policy.model.training, policy.model.device
     policy.model.eval()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
         torch.manual_seed(sampling.seed)
         for start in range(0, len(problems), size):
-            batch = problems[start : start + size]
-            completions += _generate(policy, batch, sampling)
-            progress(start + len(batch), len(problems), label)
+            prompts = [policy.encode(problem) for problem in problems[start : start + size]]
+            batch = policy.tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding_side="left").to(device)
+            repeated = {name: values.repeat_interleave(sampling.num_samples, dim=0) for name, values in batch.items()}
+            cache = _prompt_cache(policy.model, batch, sampling.num_samples)
+            output = policy.model.generate(**repeated, past_key_values=cache, generation_config=config)
+            sampled = output[:, batch["input_ids"].shape[1] :]
+            completions += policy.tokenizer.batch_decode(sampled, skip_special_tokens=True)
+            progress(start + len(prompts), len(problems), label)
     policy.model.train(training)
     return completions
 
@@ -317,28 +324,6 @@ def _row(policy: TrainedPolicy, task: Task, problem: Problem, completion: str) -
         "reward": reward,
         "correct": reward == len(task.graders),
     }
-
-
-def _generate(policy: TrainedPolicy, problems: Sequence[Problem], sampling: HeldoutSampling) -> list[str]:
-    from transformers import GenerationConfig
-
-    batch = policy.tokenizer.pad(
-        {"input_ids": [policy.encode(problem) for problem in problems]}, return_tensors="pt", padding_side="left"
-    ).to(policy.model.device)
-    config = GenerationConfig(
-        do_sample=True,
-        temperature=sampling.temperature,
-        top_p=1.0,
-        top_k=0,
-        repetition_penalty=1.0,
-        max_new_tokens=sampling.max_completion_length,
-        pad_token_id=policy.tokenizer.pad_token_id,
-        eos_token_id=sorted(policy.eos_ids()),
-    )
-    repeated = {name: values.repeat_interleave(sampling.num_samples, dim=0) for name, values in batch.items()}
-    cache = _prompt_cache(policy.model, batch, sampling.num_samples)
-    output = policy.model.generate(**repeated, past_key_values=cache, generation_config=config)
-    return policy.tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
 def _prompt_cache(model: Any, batch: Mapping[str, torch.Tensor], num_samples: int) -> Any:
