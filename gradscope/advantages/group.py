@@ -222,11 +222,11 @@ def reinforce_plus_plus(rewards: Iterable[Array]) -> tuple[Array, ...]:
     [[0.866, 0.866], [-0.866, -0.866]]
     """
     groups = list(rewards)
-    everything = np.concatenate(groups)
-    if np.ptp(everything) <= EQUAL_REWARDS:
+    pooled = np.concatenate(groups)
+    if np.ptp(pooled) <= EQUAL_REWARDS:
         return tuple(np.zeros(len(group)) for group in groups)
-    scale = np.sqrt(everything.var(ddof=1) + WHITENING_EPSILON)
-    return tuple(np.asarray((group - everything.mean()) / scale, dtype=np.float64) for group in groups)
+    scale = np.sqrt(pooled.var(ddof=1) + WHITENING_EPSILON)
+    return tuple(np.asarray((group - pooled.mean()) / scale, dtype=np.float64) for group in groups)
 
 
 def gdpo(rewards: Iterable[Array], weights: ArrayLike) -> tuple[Array, ...]:
@@ -245,8 +245,8 @@ def gdpo(rewards: Iterable[Array], weights: ArrayLike) -> tuple[Array, ...]:
     for group in rewards:  # of a function's rewards that are all equal nothing is left
         spreads = np.array([_spread(column) for column in group.T])
         totals.append(dr_grpo(group.T).T / (spreads + TRL_EPSILON) @ np.asarray(weights, dtype=np.float64))
-    everything = np.concatenate(totals)
-    spread = _spread(everything)
+    pooled = np.concatenate(totals)
+    spread = _spread(pooled)
     return tuple(np.asarray(group / (spread + TRL_EPSILON), dtype=np.float64) for group in totals)
 
 

@@ -148,31 +148,31 @@ class _ValueTracker(OnlineAdvantage):
         raw = [
             rewards - passes / (passes + fails) for rewards, (passes, fails) in zip(step.rewards, counts, strict=True)
         ]
-        retained = np.clip(2.0 ** (-self._moved(step) / HALF_LIFE), MIN_RETAINED, MAX_RETAINED)
+        retained = np.clip(2.0 ** (-self._policy_change(step) / HALF_LIFE), MIN_RETAINED, MAX_RETAINED)
         starts = np.cumsum([0, *(len(rewards) for rewards in step.rewards)])
         for index, (prompt, rewards) in enumerate(zip(step.prompt_ids, step.rewards, strict=True)):
             passes, fails = (float(retained[index] * count) for count in counts[index])
             self._counts[prompt] = (passes + float(rewards.sum()), fails + float((1 - rewards).sum()))
             first = starts[index]
             self._seen[prompt] = (tuple(step.completion_ids[first]), tuple(step.logprobs[first]))
-        everything = np.concatenate(raw)
-        if np.ptp(everything) <= EQUAL_REWARDS:
+        pooled = np.concatenate(raw)
+        if np.ptp(pooled) <= EQUAL_REWARDS:
             return _by_rollout([np.zeros(len(values)) for values in raw])
-        scale = everything.std(ddof=1) + WHITENING_EPSILON
-        return _by_rollout([(values - everything.mean()) / scale for values in raw])
+        scale = pooled.std(ddof=1) + WHITENING_EPSILON
+        return _by_rollout([(values - pooled.mean()) / scale for values in raw])
 
-    def _moved(self, step: StepRollouts) -> Array:
+    def _policy_change(self, step: StepRollouts) -> Array:
         """How far the policy has moved on each prompt since its last visit, [N]."""
         revisited = [index for index, prompt in enumerate(step.prompt_ids) if prompt in self._seen]
-        moved = np.zeros(len(step.prompt_ids))
+        change = np.zeros(len(step.prompt_ids))
         if not revisited:
-            return moved
+            return change
         if step.rescore is None:
             raise ValueError("spo needs the policy to score what it sampled before")
-        seen = [self._seen[step.prompt_ids[index]] for index in revisited]
-        now = step.rescore(revisited, [ids for ids, _ in seen])
-        moved[revisited] = [np.abs(np.subtract(new, then)).mean() for new, (_, then) in zip(now, seen, strict=True)]
-        return moved
+        previous = [self._seen[step.prompt_ids[index]] for index in revisited]
+        current = step.rescore(revisited, [ids for ids, _ in previous])
+        change[revisited] = [np.abs(np.subtract(b, a)).mean() for b, (_, a) in zip(current, previous, strict=True)]
+        return change
 
     @property
     def memory(self) -> Memory:

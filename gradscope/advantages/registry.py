@@ -317,10 +317,10 @@ def formulation(name: str) -> Formulation:
     near = difflib.get_close_matches(name, ALL_FORMULATIONS, n=3, cutoff=0.5)
     listed = ", ".join(f"{entry.name} (for rank)" if entry.scope == "gram" else entry.name for entry in ENTRIES)
     constants = " and ".join(f"{entry.name}{CONSTANT}X" for entry in ENTRIES if entry.takes_c)
-    meant = f"Did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
+    suggestion = f"Did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
     raise UsageError(
         f"There is no advantage formulation {name!r}.",
-        hint=f"{meant}There are: {listed}; {constants}, X 0 or more; my.py:name is one of your own.",
+        hint=f"{suggestion}There are: {listed}; {constants}, X 0 or more; my.py:name is one of your own.",
     )
 
 

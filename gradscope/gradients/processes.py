@@ -121,9 +121,9 @@ def _is_met_by_all() -> bool:
     _errors.append(True)
     store, key = distributed.distributed_c10d._get_default_store(), f"gradscope/errors/{len(_errors)}"
     store.add(key, 1)
-    until = time.monotonic() + _SKEW
+    deadline = time.monotonic() + _SKEW
     while store.add(key, 0) < num_connected():
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
     return True

@@ -93,10 +93,10 @@ def joined_sums(parts: Sequence[SequenceSums]) -> SequenceSums:
     >>> joined_sums([sequence_sums([0.5], [1]), sequence_sums([0.25], [1])]).log_ratio.tolist()
     [0.5, 0.25]
     """
-    nothing = sequence_sums([], [])
+    empty = sequence_sums([], [])
     return SequenceSums(
         **{
-            name: np.concatenate([getattr(part, name) for part in (nothing, *parts)])
+            name: np.concatenate([getattr(part, name) for part in (empty, *parts)])
             for name in SequenceSums.__struct_fields__
         }
     )
@@ -189,10 +189,10 @@ def first_step(steps: Sequence[int], last_versions: Sequence[int]) -> int | None
     >>> first_step([1, 2], [0, 1]), first_step([4, 5], [4, 3]), first_step([1], [7])
     (1, 0, None)
     """
-    ahead = max((version - step for step, version in zip(steps, last_versions, strict=True)), default=-1)
-    if ahead > 0:
+    lead = max((version - step for step, version in zip(steps, last_versions, strict=True)), default=-1)
+    if lead > 0:
         return None
-    return 0 if ahead == 0 or 0 in steps else 1
+    return 0 if lead == 0 or 0 in steps else 1
 
 
 def lag_estimates(lags: ArrayLike, prompts: ArrayLike, *, resampling: Resampling = RESAMPLING) -> dict[str, Estimate]:
@@ -252,7 +252,7 @@ class TokenCell(Struct, frozen=True, kw_only=True):
         True
         """
         pairs = ((self.sign, cell.sign), (self.probability, cell.probability), (self.entropy, cell.entropy))
-        return all(mine is None or mine == other for mine, other in pairs)
+        return all(value is None or value == other for value, other in pairs)
 
 
 UNDECIDED = TokenCell(entropy="top_fifth")

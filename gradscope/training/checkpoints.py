@@ -45,9 +45,9 @@ def mark_complete(run: Path, num_updates: int) -> None:
 
 def remove_resume_files(run: Path) -> None:
     """Remove from older complete checkpoints the files that only resuming needs, also after an interruption."""
-    for older in complete_checkpoints(run)[:-1]:
+    for previous in complete_checkpoints(run)[:-1]:
         for pattern in _RESUME_ONLY:
-            for file in checkpoint_path(run, older).glob(pattern):
+            for file in checkpoint_path(run, previous).glob(pattern):
                 file.unlink()
 
 
@@ -94,10 +94,10 @@ def resumable(run: Path, num_updates: int, num_processes: int) -> Path:
     rng_states = [f"rng_state_{index}.pth" for index in range(num_processes)]
     optimizer = _SHARDED_ONLY if shards_model() else ("optimizer.pt",)
     needed = (*optimizer, "scheduler.pt", *(rng_states if num_processes > 1 else ["rng_state.pth"]))
-    absent = [name for name in needed if not (folder / name).is_file()]
-    if absent:
+    missing = [name for name in needed if not (folder / name).is_file()]
+    if missing:
         raise InputError(
-            f"{folder} lacks {', '.join(absent)}, so the run cannot go on as it was.",
+            f"{folder} lacks {', '.join(missing)}, so the run cannot go on as it was.",
             hint=f"Start it again: gradscope train --config {run / 'manifest.json'} --force",
         )
     return folder

@@ -48,7 +48,7 @@ class _CellProcess(Struct, frozen=True, kw_only=True):
 
     config: TrainConfig
     process: BaseProcess
-    talk: IO[bytes]  # its stderr
+    log: IO[bytes]  # its stderr
 
     @property
     def has_ended(self) -> bool:
@@ -60,18 +60,18 @@ class _CellProcess(Struct, frozen=True, kw_only=True):
         """The last line on stderr of a cell that failed; None for one that did not."""
         if not self.process.exitcode:
             return None
-        self.talk.seek(0)
-        lines = self.talk.read().decode(errors="replace").strip().splitlines()
+        self.log.seek(0)
+        lines = self.log.read().decode(errors="replace").strip().splitlines()
         return (lines or [f"exit code {self.process.exitcode}"])[-1].rstrip(".")
 
 
 def _start_cell(cell: TrainConfig, *, force: bool, on_gpu: bool) -> _CellProcess:
     """Start a cell's process, which goes on with what is there unless that is replaced."""
     resume = not force and _has_manifest(cell)
-    talk = tempfile.NamedTemporaryFile(prefix="gradscope-cell-")  # noqa: SIM115  # closed when the cell has ended
-    process = _context(on_gpu=on_gpu).Process(target=_make, args=(cell, resume, force, talk.name))
+    log = tempfile.NamedTemporaryFile(prefix="gradscope-cell-")  # noqa: SIM115  # closed when the cell has ended
+    process = _context(on_gpu=on_gpu).Process(target=_make, args=(cell, resume, force, log.name))
     process.start()
-    return _CellProcess(config=cell, process=process, talk=talk)
+    return _CellProcess(config=cell, process=process, log=log)
 
 
 def _stop_cells(running: Sequence[_CellProcess]) -> None:
@@ -84,7 +84,7 @@ def _stop_cells(running: Sequence[_CellProcess]) -> None:
         if not cell.has_ended:
             cell.process.kill()
             cell.process.join()
-        cell.talk.close()
+        cell.log.close()
 
 
 def _context(*, on_gpu: bool) -> Any:
@@ -95,7 +95,7 @@ def _context(*, on_gpu: bool) -> Any:
     return context
 
 
-def _make(cell: TrainConfig, resume: bool, force: bool, talk: str) -> None:
+def _make(cell: TrainConfig, resume: bool, force: bool, log: str) -> None:
     """The process's main function: one run, with one thread, stderr in a file."""
     import torch
 
@@ -105,7 +105,7 @@ def _make(cell: TrainConfig, resume: bool, force: bool, talk: str) -> None:
     # a study in the background of a shell inherits that Ctrl-C is ignored, and stops its cells by it
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _redirect(sys.stdout.fileno(), os.devnull)
-    _redirect(sys.stderr.fileno(), talk)
+    _redirect(sys.stderr.fileno(), log)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     try:
         train(cell, resume=resume, force=force)
@@ -140,9 +140,9 @@ def make_cells(
     ['g/grpo-seed0', 'g/sign-seed0']
     """
     for values in (advantages, learning_rates, seeds):
-        twice = [value for index, value in enumerate(values) if value in values[:index]]
-        if twice:
-            raise UsageError(f"{twice[0]} is given twice.", hint="Name each value of a grid once.")
+        repeated = [value for index, value in enumerate(values) if value in values[:index]]
+        if repeated:
+            raise UsageError(f"{repeated[0]} is given twice.", hint="Name each value of a grid once.")
     return tuple(
         replace(
             base,
@@ -225,11 +225,11 @@ def _run_all(
     import torch
 
     on_gpu = torch.cuda.is_available() and any(cell.device != "cpu" for cell in cells)
-    at_once = num_processes or (1 if on_gpu else num_cores())
+    num_workers = num_processes or (1 if on_gpu else num_cores())
     waiting, running, failed = list(cells), list[_CellProcess](), list[tuple[TrainConfig, str]]()
     try:
         while waiting or running:
-            while waiting and len(running) < at_once:
+            while waiting and len(running) < num_workers:
                 running.append(_start_cell(waiting.pop(0), force=force, on_gpu=on_gpu))
             time.sleep(_POLL)
             for ended in [cell for cell in running if cell.has_ended]:
@@ -238,7 +238,7 @@ def _run_all(
                     failed.append((ended.config, ended.failure))
                 else:
                     on_cell(Path(ended.config.output))
-                ended.talk.close()
+                ended.log.close()
             done = sum(len(steps_in_file(file)) for cell in cells for file in step_files(Path(cell.output)))
             progress(done, sum(cell.steps for cell in cells), f"steps of {len(cells)} cells")
     finally:

@@ -139,7 +139,7 @@ def grpo_config(arguments: Mapping[str, Any], *, output_dir: str, on_cpu: bool) 
     from trl import GRPOConfig
 
     trl_fields = {field.name for field in fields(GRPOConfig)}
-    younger = {name: value for name, value in _SINCE_LATER.items() if name in trl_fields}
+    newer = {name: value for name, value in _SINCE_LATER.items() if name in trl_fields}
     # TRL takes only one of the two: a generation is for one update either way, and the record says how large it is.
     accepted = {name: value for name, value in arguments.items() if name != "generation_batch_size"}
     return GRPOConfig(
@@ -150,7 +150,7 @@ def grpo_config(arguments: Mapping[str, Any], *, output_dir: str, on_cpu: bool) 
         dataloader_pin_memory=False,
         dataloader_num_workers=0,
         **accepted,
-        **younger,
+        **newer,
     )
 
 

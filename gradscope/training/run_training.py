@@ -51,8 +51,8 @@ def fit(
     trainer = _make_trainer(run, config, task, policy, arguments, online, on_cpu=on_cpu, progress=progress)
     policy = replace(policy, model=trainer.model)
 
-    def hold_out(when: Literal["before", "after"]) -> None:
-        run_on_main(lambda: _sample_heldout(when, run, config, task, policy, arguments, progress))
+    def hold_out(phase: Literal["before", "after"]) -> None:
+        run_on_main(lambda: _sample_heldout(phase, run, config, task, policy, arguments, progress))
 
     # the weights before the first update, unless an earlier start has written them
     newest = run_on_main(lambda: _newest(run))
@@ -148,7 +148,7 @@ def _make_trainer(
 
 
 def _sample_heldout(
-    when: Literal["before", "after"],
+    phase: Literal["before", "after"],
     run: Path,
     config: TrainConfig,
     task: Task,
@@ -156,11 +156,11 @@ def _sample_heldout(
     arguments: Mapping[str, Any],
     progress: ProgressCallback,
 ) -> None:
-    path = heldout_path(run, when)
+    path = heldout_path(run, phase)
     if not task.heldout or path.exists():
         return
     if shards_model():
-        folder = checkpoint_path(run, 0 if when == "before" else config.steps)
+        folder = checkpoint_path(run, 0 if phase == "before" else config.steps)
         with own_random_state():
             policy = policies.load_saved_policy(policy, config, folder, PartialState().device)
     small = sum(parameter.numel() for parameter in policy.model.parameters()) < SMALL_MODEL
@@ -176,6 +176,6 @@ def _sample_heldout(
             seed=config.seed,
         ),
         progress,
-        label=f"held-out prompts {when}",
+        label=f"held-out prompts {phase}",
     )
     policies.write_heldout(path, policy, task, completions)

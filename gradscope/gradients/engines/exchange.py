@@ -172,14 +172,14 @@ def _piece_of(factor: layer_factors.GradientFactor, side: int, start: int, stop:
     if isinstance(factor, layer_factors.Scatter) and side == 1:
         return layer_factors.Scatter(ids=factor.ids, grads=tuple(part[:, start:stop] for part in factor.grads))
     if isinstance(factor, layer_factors.Scatter):
-        inside = [(ids >= start) & (ids < stop) for ids in factor.ids]
-        return layer_factors.Scatter(ids=_chosen(factor.ids, inside, -start), grads=_chosen(factor.grads, inside))
+        is_inside = [(ids >= start) & (ids < stop) for ids in factor.ids]
+        return layer_factors.Scatter(ids=_chosen(factor.ids, is_inside, -start), grads=_chosen(factor.grads, is_inside))
     if isinstance(factor, layer_factors.Routed):
-        inside = [(experts >= start) & (experts < stop) for experts in factor.experts]
+        is_inside = [(experts >= start) & (experts < stop) for experts in factor.experts]
         return layer_factors.Routed(
-            experts=_chosen(factor.experts, inside, -start),
-            left=_chosen(factor.left, inside),
-            right=_chosen(factor.right, inside),
+            experts=_chosen(factor.experts, is_inside, -start),
+            left=_chosen(factor.left, is_inside),
+            right=_chosen(factor.right, is_inside),
         )
     if isinstance(factor, layer_factors.Summed):
         return layer_factors.Summed(rows=factor.rows[:, start:stop] if side == 0 else factor.rows[:, :, start:stop])
@@ -254,8 +254,8 @@ def _own_batches(prepared: PreparedStep, batch_tokens: int) -> list[tuple[Padded
     num_passes = max(len(split_rows([lengths[row] for row in share], batch_tokens)) for share in shares)
     batches = prepared.batches(shares[connected_index()], batch_tokens)
     shortest = min(range(len(lengths)), key=lengths.__getitem__)
-    idle = [prepared.batch([shortest])] * (num_passes - len(batches))
-    return [*((batch, True) for batch in batches), *((batch, False) for batch in idle)]
+    fillers = [prepared.batch([shortest])] * (num_passes - len(batches))
+    return [*((batch, True) for batch in batches), *((batch, False) for batch in fillers)]
 
 
 def add_slowly(prepared: PreparedStep, names: Collection[str], accumulator: GramAccumulator) -> None:
@@ -310,7 +310,7 @@ def _add_own_piece(
         size = (*shape[:side], stop - start, *shape[side + 1 :])
         messages.append(_Message(shape=size, parts=pieces))
     received = _exchange(messages, accumulator.device, head)
-    everything = [part for message in received for part in message.parts]
+    own_parts = [part for message in received for part in message.parts]
     (size,) = {message.shape for message in received if message.parts}
     if all(size):
-        accumulator.add_parameter(torch.Size(size), parameter.dtype, everything)
+        accumulator.add_parameter(torch.Size(size), parameter.dtype, own_parts)

@@ -124,8 +124,8 @@ class _Prefix:
             pairs.append((cuts[segment], hidden))
         if segment > 0:
             pairs += [pair for pair in self._cached_pairs(segment - 1) if pair[0].requires_grad]
-        goes_on = segment > 0 and cuts[segment - 1].requires_grad
-        targets = [*([cuts[segment - 1]] if goes_on else []), *(call.output for call in calls)]
+        continues = segment > 0 and cuts[segment - 1].requires_grad
+        targets = [*([cuts[segment - 1]] if continues else []), *(call.output for call in calls)]
         if not pairs or not targets:
             return None, [None] * len(calls)
         outputs, num_rows = [output for output, _ in pairs], len(pairs[0][1])
@@ -143,7 +143,7 @@ class _Prefix:
                     rows = stacked[index]
                     rows = grad.new_empty(num_rows, *grad.shape) if rows is None else rows
                     rows[row], stacked[index] = grad, rows
-        return (stacked.pop(0) if goes_on else None), stacked
+        return (stacked.pop(0) if continues else None), stacked
 
     def _cached_pairs(self, layer: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of a layer, each with its cotangents of all rows."""
@@ -276,10 +276,10 @@ def _completion_batches(
     plan: RowPlan, group: _PromptGroup, batch_tokens: int, device: torch.device
 ) -> list[PaddedBatch]:
     """The completions of a group, each behind the last token of its prompt, every row in one batch."""
-    behind = [replace(plan.sequences[plan.rows[row].sequence], prompt_ids=group.prompt_ids[-1:]) for row in group.rows]
+    inputs = [replace(plan.sequences[plan.rows[row].sequence], prompt_ids=group.prompt_ids[-1:]) for row in group.rows]
     expanded = len(group.prefix_ids) // PREFIX_SHARE
     max_tokens = min(batch_tokens, CPU_TOKENS) if device.type == "cpu" else batch_tokens
     return [
-        pad_batch([group.rows[i] for i in part], [behind[i] for i in part], device)
-        for part in split_rows([sequence.length + expanded for sequence in behind], max_tokens)
+        pad_batch([group.rows[i] for i in part], [inputs[i] for i in part], device)
+        for part in split_rows([sequence.length + expanded for sequence in inputs], max_tokens)
     ]

@@ -187,10 +187,10 @@ class Capture:
                 self._expected[name] += 1
         if not torch.is_grad_enabled():
             return None  # the layer around it will run again
-        handed_on = begin_graph(output, returned)
+        graph_start = begin_graph(output, returned)
         batch, inputs = self._batch, tuple(part.detach() for part in arguments)
         output.register_hook(lambda grad: self._join(module, owned, inputs, grad, batch))
-        return handed_on
+        return graph_start
 
     def _run(self, layer: Callable[[], Any]) -> Any:
         """One run of a layer that has two: the first counts its calls, the second, with a graph, takes them."""

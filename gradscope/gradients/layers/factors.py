@@ -112,11 +112,11 @@ class Scatter(Struct, frozen=True, kw_only=True):
     def add_to(self, row: int, start: int, target: torch.Tensor) -> None:
         """Add the gradients of ids ``start:start + len(target)`` to ``target``, [slice, H]."""
         ids, grads = self.ids[row].to(target.device) - start, self.grads[row].to(target)
-        inside = (ids >= 0) & (ids < target.shape[0])
+        is_inside = (ids >= 0) & (ids < target.shape[0])
         if target.device.type == "cpu":
-            target.index_add_(0, ids[inside], grads[inside])
+            target.index_add_(0, ids[is_inside], grads[is_inside])
         else:  # choosing would wait for how many they are
-            target.index_add_(0, ids.clamp(0, target.shape[0] - 1), grads.masked_fill(~inside[:, None], 0.0))
+            target.index_add_(0, ids.clamp(0, target.shape[0] - 1), grads.masked_fill(~is_inside[:, None], 0.0))
 
     def renumbered(self, seen: torch.Tensor) -> Scatter:
         """The same with ids counted among the sorted ids that occur: a table's unused rows cost nothing."""

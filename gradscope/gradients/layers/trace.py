@@ -36,8 +36,8 @@ class CoveredLayers:
         self.owned: dict[nn.Module, dict[str, str]] = {}
         """Module -> local name -> name of each trainable parameter that it computes with."""
         self.rules: dict[nn.Module, Rule] = {}  # module -> its rule
-        ruled: set[str] = set()
-        unruled: set[str] = set()
+        with_rule: set[str] = set()
+        without_rule: set[str] = set()
         claimed: set[tuple[nn.Module, str]] = set()  # parameters that the rule of a layer around their module is about
         for module in model.modules():
             held = {
@@ -50,11 +50,11 @@ class CoveredLayers:
             owned = {local: names[id(p)] for local, p in held.items() if id(p) in names}
             rule = rule_for(module) if owned else None
             if rule is None:
-                unruled.update(owned.values())
+                without_rule.update(owned.values())
                 continue
             self.owned[module], self.rules[module] = owned, rule
-            ruled.update(owned.values())
-        self.uncovered: set[str] = set(trainable) - (ruled - unruled)
+            with_rule.update(owned.values())
+        self.uncovered: set[str] = set(trainable) - (with_rule - without_rule)
         """Names of the parameters of which a call has no rule; engines add those that they meet."""
         self.asks = False  # whether a question runs, whose calls of modules are none of the model's
         self._assumed: list[tuple[torch.Tensor, tuple[str, ...]]] = []
@@ -233,11 +233,11 @@ class Tracer:
         output = returned_by(module, returned)
         if not self.layers.accept(module, arguments, output, num_rows=1, length=self._trace.length):
             return None
-        handed_on = begin_graph(output, returned)
+        graph_start = begin_graph(output, returned)
         inputs = tuple(part.detach() for part in arguments)
         call = TracedCall(module=module, input=inputs[0], extra=inputs[1:], output=output, version=output._version)
         self._trace.segments[self._segment].append(call)
-        return handed_on
+        return graph_start
 
 
 def decoder_layers(model: Any) -> tuple[nn.Module, ...]:

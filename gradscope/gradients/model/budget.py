@@ -95,8 +95,8 @@ class TokenBudget:
                 torch.cuda.empty_cache()
             before, self.recompute = self.tokens, self.tokens <= longest
             self.tokens = max(longest, min(self.tokens, total) // 2)
-            went_on = "layers that run again in the backward pass" if self.recompute else str(self.tokens)
-            self.say(f"Memory ran out at {before} tokens a batch; went on with {went_on}.")
+            retry = "layers that run again in the backward pass" if self.recompute else str(self.tokens)
+            self.say(f"Memory ran out at {before} tokens a batch; went on with {retry}.")
 
     def say(self, note: str) -> None:
         """Say something of the resources at once, and in the result's notes."""

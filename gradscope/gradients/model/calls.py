@@ -89,9 +89,9 @@ def exact_products(first: torch.dtype, second: torch.dtype) -> AbstractContextMa
     sums are float32 either way. With any other numbers the products stay as they are. The arguments say what either
     factor was in before it became float32.
     """
-    came_rounded = {first, second} <= {torch.bfloat16, torch.float16}
+    are_half = {first, second} <= {torch.bfloat16, torch.float16}
     is_exact = torch.get_float32_matmul_precision() == "highest"
-    return _products("high") if is_exact and came_rounded else nullcontext()
+    return _products("high") if is_exact and are_half else nullcontext()
 
 
 def without_tf32() -> AbstractContextManager[None]:

@@ -209,9 +209,9 @@ def require_same_tensors(source: str, report: Mapping[str, Any]) -> None:
     Raises:
         InputError: A tensor has another shape, is missing, or is of no part of the model.
     """
-    for name, actual, wanted in sorted(report["mismatched_keys"]):
+    for name, actual, expected in sorted(report["mismatched_keys"]):
         raise InputError(
-            f"{source}: {name} has the shape {tuple(actual)} and the model wants {tuple(wanted)}.",
+            f"{source}: {name} has the shape {tuple(actual)} and the model wants {tuple(expected)}.",
             hint=_FIT,
             cause=UNREADABLE,
         )

@@ -91,8 +91,8 @@ class PlainHead(Struct, frozen=True, eq=False, kw_only=True):
         if self.cap is None:
             factor = self.scale / self.temperature
             return (output if factor == 1.0 else output * factor), factor
-        bent = torch.tanh(output * (self.scale / self.cap))
-        return bent * (self.cap / self.temperature), (1 - bent * bent) * (self.scale / self.temperature)
+        squashed = torch.tanh(output * (self.scale / self.cap))
+        return squashed * (self.cap / self.temperature), (1 - squashed * squashed) * (self.scale / self.temperature)
 
 
 class HeadTokens(Struct, frozen=True, kw_only=True):
@@ -188,18 +188,18 @@ class _Sliced(torch.autograd.Function):
         num_pulls = (1 + entropies) if call.has_graph and hidden.requires_grad else 0
         top, rest, moment, pull = _scan(head, wide, ids, num_pulls)
         logit, slope = head.own_logits(wide, ids)
-        behind = logit - top
-        own_share = behind.exp()
+        shifted = logit - top
+        own_share = shifted.exp()
         total = rest + own_share
         log_total = top + total.log()
-        entropy = total.log() - (moment + own_share * behind) / total
+        entropy = total.log() - (moment + own_share * shifted) / total
         if not entropies:
             ctx.mark_non_differentiable(entropy)
         ctx.set_materialize_grads(False)
         pulls = [part.div_(total.unsqueeze(1)) for part in pull]
         ctx.save_for_backward(hidden, ids, log_total, rest / total, entropy, logit - log_total, *pulls)
         ctx.head, ctx.watch, ctx.slope, ctx.top = head, call.watch, slope, top - log_total
-        return behind - total.log(), entropy
+        return shifted - total.log(), entropy
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor | None, entropy_grad: torch.Tensor | None) -> Any:
@@ -243,21 +243,21 @@ def _scan(
     for start, stop in head.slices(len(hidden)):
         logits, slope = head.logits(hidden, start, stop)
         local, inside = _columns_in_slice(ids, start, stop)
-        raised = torch.maximum(top, logits.amax(1))
-        drop, top = top - raised, raised
-        scale = drop.exp()
-        behind = logits.sub_(raised.unsqueeze(1))
-        share = behind.exp()
+        new_top = torch.maximum(top, logits.amax(1))
+        shift, top = top - new_top, new_top
+        scale = shift.exp()
+        shifted = logits.sub_(new_top.unsqueeze(1))
+        share = shifted.exp()
         share.scatter_(1, local, share.gather(1, local).masked_fill(inside, 0.0))
-        moment = scale * (moment + drop * rest)
-        moment += torch.linalg.vecdot(share, behind)
+        moment = scale * (moment + shift * rest)
+        moment += torch.linalg.vecdot(share, shifted)
         rest = scale * rest + share.sum(1)
         if not pulls:
             continue
         weight = head.module.weight.detach()[start:stop]
         if pulls == 2:
-            pull[1].add_(drop.unsqueeze(1) * pull[0]).mul_(scale.unsqueeze(1))
-            _add_product(pull[1], share * behind * slope, weight)
+            pull[1].add_(shift.unsqueeze(1) * pull[0]).mul_(scale.unsqueeze(1))
+            _add_product(pull[1], share * shifted * slope, weight)
         pull[0].mul_(scale.unsqueeze(1))
         _add_product(pull[0], share.mul_(slope), weight)
     return top, rest, moment, pull
@@ -378,15 +378,15 @@ def _scale_and_cap(model: Any, module: nn.Linear, ids: torch.Tensor) -> Tail | N
 
     shapes: list[tuple[int, ...]] = []
     with torch.no_grad(), exchanged_forward(module, choose):
-        made = call_on(model, ids).logits
-    if shapes != [(1, _NUM_TOKENS, module.weight.shape[1])] or made.shape != outputs.shape:
+        logits = call_on(model, ids).logits
+    if shapes != [(1, _NUM_TOKENS, module.weight.shape[1])] or logits.shape != outputs.shape:
         return None
-    scale, bound = float(made[0, 0, 0]) / _TINY, float(made[0, 1, 0])
+    scale, bound = float(logits[0, 0, 0]) / _TINY, float(logits[0, 1, 0])
     cap = None if abs(bound) > abs(scale) * _HUGE / 2 else bound
     if not scale or cap == 0.0:
         return None
     expected = outputs * scale if cap is None else cap * torch.tanh(outputs * (scale / cap))
-    return (scale, cap) if bool(((made - expected).abs() <= _SAME * expected.abs()).all()) else None
+    return (scale, cap) if bool(((logits - expected).abs() <= _SAME * expected.abs()).all()) else None
 
 
 def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:

@@ -188,14 +188,14 @@ def load_measured_policy(
             tokenizer's, which TRL writes after loading. For an adapter's see :func:`checkpoint.load_adapter`.
     """
     target_device = _device(device)
-    wanted = _dtype(dtype, target_device)
+    load_dtype = _dtype(dtype, target_device)
     candidates: tuple[int | None, ...] = ()
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
     tokenizes = load_tokenizer(folders)
     if weights.kind == "adapter":
-        model = checkpoint.load_adapter(weights, wanted, first.path if first is not None else None)
+        model = checkpoint.load_adapter(weights, load_dtype, first.path if first is not None else None)
     else:
-        model = checkpoint.load_model(weights.path, wanted)
+        model = checkpoint.load_model(weights.path, load_dtype)
         if weights.kept_from is not None:
             checkpoint.keep_unread(model, weights)
         model.requires_grad_(True)
@@ -222,7 +222,7 @@ def load_measured_policy(
         kind=weights.kind,
         device=target_device,
         dtype=coarsest_dtype(model),
-        reference=_reference(reference, wanted, target_device, trained) if reference else None,
+        reference=_reference(reference, load_dtype, target_device, trained) if reference else None,
         padding=padding,
         padding_rows=candidates,
         in_float32=in_float32,
@@ -334,9 +334,9 @@ def token_sequences(
             sequence = _sequence(policy, rollout, max_completion_length, chat_template_kwargs or {})
             ids = (*sequence.prompt_ids, *sequence.completion_ids)
             if min(ids) < 0 or max(ids) >= policy.vocab_size:
-                outside = max(ids) if max(ids) >= policy.vocab_size else min(ids)
+                unknown = max(ids) if max(ids) >= policy.vocab_size else min(ids)
                 raise InputError(
-                    f"Step {group.step}, group {sequence.group_id}, sample {sequence.sample}: token id {outside} is "
+                    f"Step {group.step}, group {sequence.group_id}, sample {sequence.sample}: token id {unknown} is "
                     f"outside the model's vocabulary of {policy.vocab_size}.",
                     hint="These rollouts are from another model or tokenizer; point --model and --initial at theirs.",
                 )

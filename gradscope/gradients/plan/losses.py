@@ -82,8 +82,8 @@ class Loss(Struct, frozen=True, kw_only=True):
 
 def clipped(terms: Terms) -> torch.Tensor:
     """PPO's pessimistic surrogate, with the two-sided bound."""
-    worth = terms.ratio.clamp(max=terms.bound) * terms.advantages
-    return -torch.min(worth, terms.ratio.clamp(terms.low, terms.high) * terms.advantages)
+    surrogate = terms.ratio.clamp(max=terms.bound) * terms.advantages
+    return -torch.min(surrogate, terms.ratio.clamp(terms.low, terms.high) * terms.advantages)
 
 
 def _clipped_product(terms: Terms) -> torch.Tensor:
@@ -151,25 +151,25 @@ def log_likelihood(terms: Terms) -> torch.Tensor:
 
 def within_one_bound(terms: Terms) -> torch.Tensor:
     """The ratio, without tokens whose probability moved too far the way that their advantage pushes it."""
-    moved = _moved(terms)
-    gone = torch.where(terms.advantages > 0, moved > terms.high - 1, moved < terms.low - 1)
-    return _masked_ratio(terms, gone)
+    change = _probability_change(terms)
+    is_masked = torch.where(terms.advantages > 0, change > terms.high - 1, change < terms.low - 1)
+    return _masked_ratio(terms, is_masked)
 
 
 def within_both_bounds(terms: Terms) -> torch.Tensor:
     """The ratio, without tokens whose probability moved too far either way."""
-    moved = _moved(terms)
-    return _masked_ratio(terms, (moved > terms.high - 1) | (moved < terms.low - 1))
+    change = _probability_change(terms)
+    return _masked_ratio(terms, (change > terms.high - 1) | (change < terms.low - 1))
 
 
-def _moved(terms: Terms) -> torch.Tensor:
+def _probability_change(terms: Terms) -> torch.Tensor:
     """How much likelier a token became since it was sampled."""
     return (terms.logprobs.exp() - (terms.logprobs - terms.log_ratio).exp()).detach()
 
 
-def _masked_ratio(terms: Terms, gone: torch.Tensor) -> torch.Tensor:
-    worth = terms.parameters.advantage_scale * terms.advantages * terms.log_ratio.exp()
-    return -worth.masked_fill(gone, 0.0)
+def _masked_ratio(terms: Terms, is_masked: torch.Tensor) -> torch.Tensor:
+    surrogate = terms.parameters.advantage_scale * terms.advantages * terms.log_ratio.exp()
+    return -surrogate.masked_fill(is_masked, 0.0)
 
 
 def _held_ratio_of(terms: Terms) -> torch.Tensor:
@@ -295,8 +295,8 @@ KlTerm = Callable[[torch.Tensor], torch.Tensor]
 
 KL_TERMS: Mapping[str, KlTerm] = {
     "k1": torch.neg,
-    "k2": lambda behind: behind.square() / 2,
-    "k3": lambda behind: behind.exp() - behind - 1,
+    "k2": lambda gap: gap.square() / 2,
+    "k3": lambda gap: gap.exp() - gap - 1,
     "square": torch.square,
     "abs": torch.abs,
 }
@@ -393,12 +393,12 @@ def kl_slope(
     assert reference is not None, "a plan with kl rows has reference log-probabilities"
 
     def part(leaf: torch.Tensor) -> torch.Tensor:
-        (ratio_bound, term_bound), behind = parameters.kl_bounds, reference - leaf
-        held = behind.clamp(-ratio_bound, ratio_bound)
+        (ratio_bound, term_bound), gap = parameters.kl_bounds, reference - leaf
+        held = gap.clamp(-ratio_bound, ratio_bound)
         term = KL_TERMS[parameters.kl_type](held)
         if corrected:
             ratio = _ratio(leaf - _old(completion, leaf), completion.counted, parameters)
-            term = term * torch.where(held == behind, ratio, ratio.detach())
+            term = term * torch.where(held == gap, ratio, ratio.detach())
         return term.clamp(-term_bound, term_bound)
 
     return _derivative(lambda leaf: (weights * part(leaf)).sum(), logprobs)

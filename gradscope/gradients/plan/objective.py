@@ -80,10 +80,10 @@ def _batch_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     if masked and bonus and loss is not None and loss.by_all_tokens and not has_version:
         text = "what the entropy bonus is divided by depends on TRL's version, which is not known"
         yield Reason("settings_unknown", text, hint=VERSION_HINT)
-    rows, at_once = get("generation_batch_size"), get("per_device_train_batch_size")
-    if rows is not None and rows == at_once:  # one micro-batch
+    rows, micro_batch = get("generation_batch_size"), get("per_device_train_batch_size")
+    if rows is not None and rows == micro_batch:  # one micro-batch
         return
-    hint = "" if at_once else "Give per_device_train_batch_size with --run-config; of a whole step, it is exact."
+    hint = "" if micro_batch else "Give per_device_train_batch_size with --run-config; of a whole step, it is exact."
     for applies, text in (
         (loss is not None and loss.by_micro_batch, f"{get('loss_type')} averages"),
         (masked, "top_entropy_quantile masks tokens by their entropy"),

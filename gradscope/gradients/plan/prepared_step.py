@@ -270,8 +270,8 @@ def step_logprobs(
     entropies: bool = False,
 ) -> list[torch.Tensor]:
     """Log-probabilities of a step's completions under some weights, [R][T], or [R][2 T] with entropies behind them."""
-    sequences, look = sequences_of(policy, groups, objective), partial(completion_logprobs, entropies=entropies)
-    return _run_all(policy.model, look, device=policy.device, sequences=sequences, objective=objective, budget=budget)
+    sequences, run = sequences_of(policy, groups, objective), partial(completion_logprobs, entropies=entropies)
+    return _run_all(policy.model, run, device=policy.device, sequences=sequences, objective=objective, budget=budget)
 
 
 def _rollouts(groups: Sequence[RolloutGroup]) -> list[Rollout]:
@@ -280,7 +280,7 @@ def _rollouts(groups: Sequence[RolloutGroup]) -> list[Rollout]:
 
 def _run_all(
     model: Any,
-    look: Callable[[Any, PaddedBatch, float], list[torch.Tensor]],
+    run: Callable[[Any, PaddedBatch, float], list[torch.Tensor]],
     *,
     device: torch.device,
     sequences: Sequence[TokenSequence],
@@ -295,7 +295,7 @@ def _run_all(
         with torch.no_grad():
             for rows in split_rows(lengths, batch_tokens):
                 batch = pad_batch(rows, [sequences[row] for row in rows], device)
-                by_row.update(zip(rows, look(model, batch, objective.temperature), strict=True))
+                by_row.update(zip(rows, run(model, batch, objective.temperature), strict=True))
         return [by_row[row] for row in range(len(sequences))]
 
     return budget.fit(lengths, attempt)

@@ -45,12 +45,12 @@ def untested_arguments(
     stated, weights = asdict(objective_of(settings)), _weights(plan, plan.objective, logprobs)
     for path, value in settings.values.items():
         name = path.rpartition(".")[2]
-        is_of_another = name.startswith(("sapo_", "vespo_")) and not name.startswith(plan.objective.loss_type)
-        if value is None or is_of_another or (name == "use_bias_correction_kl" and not plan.index("kl")):
+        is_foreign = name.startswith(("sapo_", "vespo_")) and not name.startswith(plan.objective.loss_type)
+        if value is None or is_foreign or (name == "use_bias_correction_kl" and not plan.index("kl")):
             continue
         for other in (candidate for candidate in _OTHER_VALUES.get(name, ()) if candidate != value):
-            as_other = objective_of(settings.with_values({path: other}))
-            changes = {field: new for field, new in asdict(as_other).items() if new != stated[field]}
+            objective = objective_of(settings.with_values({path: other}))
+            changes = {field: new for field, new in asdict(objective).items() if new != stated[field]}
             if changes and "cannot" not in changes:
                 changed = _weights(plan, replace(plan.objective, **changes), logprobs)
                 if np.allclose(weights, changed, rtol=0.0, atol=tolerance * np.abs(weights).max()):

@@ -185,7 +185,7 @@ def measure_optimizer_steps(
                 num_entries=parameter.numel(),
                 products=np.asarray((flat @ flat.t()).cpu().numpy(), dtype=np.float64),
                 singular_values=tuple(torch.linalg.svdvals(step.double()).cpu().numpy() for step in steps),
-                num_moved=None if learning_rate is None else _moved(parameter, steps, learning_rate),
+                num_moved=None if learning_rate is None else _count_moved(parameter, steps, learning_rate),
             )
         )
         progress(done, len(matrices), "tensors")
@@ -201,7 +201,7 @@ def _step(optimizer: Callable[[nn.Parameter], torch.optim.Optimizer], gradient: 
     return parameter.detach()
 
 
-def _moved(parameter: nn.Parameter, steps: list[torch.Tensor], learning_rate: float) -> tuple[int, ...]:
+def _count_moved(parameter: nn.Parameter, steps: list[torch.Tensor], learning_rate: float) -> tuple[int, ...]:
     """Entries that bfloat16 sees move, by each step at the norm of Adam's."""
     size = learning_rate * float(steps[list(OPTIMIZERS).index("adam")].double().norm())
     weights = parameter.detach().double()
@@ -346,14 +346,14 @@ def _combined(gradients: torch.Tensor, group: Combinations) -> tuple[Array, Arra
     small, large = sorted(gradients.shape[1:])
     wide = (gradients if gradients.shape[1] == small else gradients.transpose(1, 2)).double()
     factors = torch.as_tensor(group.factors, dtype=torch.float64, device=wide.device)
-    at_once = max(1, _CHUNK_BYTES // (8 * small * large))
+    chunk_size = max(1, _CHUNK_BYTES // (8 * small * large))
     counts, gaussian = [], np.full((len(factors), 4), np.nan)
-    for first in range(0, len(factors), at_once):
-        part = factors[first : first + at_once]
+    for first in range(0, len(factors), chunk_size):
+        part = factors[first : first + chunk_size]
         matrices = torch.einsum("vg,gml->vml", part, wide)
         gram = matrices @ matrices.transpose(1, 2)
         counts.append(rank_counts(_values(gram)))
-        for index in np.flatnonzero(group.has_null[first : first + at_once]).tolist():
+        for index in np.flatnonzero(group.has_null[first : first + chunk_size]).tolist():
             gaussian[first + index] = _unrelated(gram[index].diagonal(), small, large)
     return np.concatenate(counts), gaussian
 

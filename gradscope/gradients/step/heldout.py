@@ -119,7 +119,7 @@ def _framed(prepared: PreparedStep, sequences: Sequence[TokenSequence]) -> tuple
             cause="model_unsupported",
         )
     widths = [(len(sequence.prompt_ids), len(sequence.completion_ids)) for sequence in sequences]
-    frames = [Frame(prompt_width=first, completion_width=then, padding_id=frame.padding_id) for first, then in widths]
+    frames = [Frame(prompt_width=p, completion_width=c, padding_id=frame.padding_id) for p, c in widths]
     return tuple(replace(sequence, frame=new_frame) for sequence, new_frame in zip(sequences, frames, strict=True))
 
 
@@ -129,8 +129,8 @@ def _require_prompts_of_one_kind(prepared: PreparedStep, prompts: Sequence[Rollo
     if first.prompt_ids is not None:
         return
     pairs = zip(prepared.rollouts, prepared.plan.sequences, strict=True)
-    firsts = {rollout.group_id: (rollout, sequence) for rollout, sequence in reversed(list(pairs))}
-    for rollout, sequence in firsts.values():  # the first of each group: prompts are the same within one
+    first_of_group = {rollout.group_id: (rollout, sequence) for rollout, sequence in reversed(list(pairs))}
+    for rollout, sequence in first_of_group.values():  # the first of each group: prompts are the same within one
         as_text = replace(rollout, prompt_ids=None, messages=rollout.messages if first.messages else None)
         if not rollout.prompt and as_text.messages is None:
             continue  # a log of ids alone shows nothing
@@ -229,16 +229,16 @@ def measure_heldout_gram(
         plan=replace(plan, sequences=(*plan.sequences, *answers.sequences), rows=tuple(rows), entropy_weights=None),
         groups=(*prepared.groups, *answers.groups),
     )
-    joined = measure_step(with_answers, engine=engine, verify=verify, progress=progress)
+    combined = measure_step(with_answers, engine=engine, verify=verify, progress=progress)
     scale = np.sqrt(np.clip(np.diag(step.score_gram), 0.0, None))
     sizes = np.maximum(np.outer(scale, scale), float(np.mean(scale) ** 2))
-    error = float(np.max(np.abs(joined.gram[:num, :num] - step.score_gram) / sizes)) if sizes.all() else 0.0
+    error = float(np.max(np.abs(combined.gram[:num, :num] - step.score_gram) / sizes)) if sizes.all() else 0.0
     limit = row_tolerance_of(prepared.policy)
     require_agreement("The step's score vectors have other inner products beside held-out answers", error, limit)
     owner = np.equal.outer(answers.owners, np.arange(len(answers.groups))).astype(np.float64)
-    squares = np.diag(owner.T @ joined.gram[num:, num:] @ owner)
+    squares = np.diag(owner.T @ combined.gram[num:, num:] @ owner)
     return HeldoutGram(
-        cross=joined.gram[:num, num:] @ owner,
+        cross=combined.gram[:num, num:] @ owner,
         norms=np.sqrt(np.clip(squares, 0.0, None)),
         scales=_scales(prepared.plan, step.logprobs),
         notes=answers.notes,

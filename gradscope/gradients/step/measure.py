@@ -158,12 +158,12 @@ class _Attempt:
         local = {sequence: logprobs.cpu() for sequence, logprobs in self.logprobs.items()}
         self.logprobs = {sequence: row for part in all_gather(local) for sequence, row in part.items()}
 
-    def _say_rounds(self, to_come: int) -> None:
-        if to_come > self._rounds:
-            self._rounds = to_come
+    def _say_rounds(self, num_rounds: int) -> None:
+        if num_rounds > self._rounds:
+            self._rounds = num_rounds
             self._budget.say(
                 f"What waits for other batches is too much for half of the free space in {tempfile.gettempdir()}: all "
-                f"rollouts run {to_come} times, each time for some of the layers. A TMPDIR with more room is faster."
+                f"rollouts run {num_rounds} times, each time for some of the layers. A TMPDIR with more room is faster."
             )
 
     def coverage(self) -> float:
@@ -315,18 +315,18 @@ def _first_non_finite(prepared: PreparedStep) -> str | None:
     policy, plan = prepared.policy, prepared.plan
     seen: list[tuple[str, str]] = []
 
-    def look(name: str, output: Any) -> None:
+    def inspect(name: str, output: Any) -> None:
         tensor = output[0] if isinstance(output, (tuple, list)) and output else output
         if not seen and isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
-            bad = ~torch.isfinite(tensor)
-            if bool(bad.any()):
+            is_bad = ~torch.isfinite(tensor)
+            if bool(is_bad.any()):
                 # of outputs [1, S, ...] the first of S, prompt included; unsaid where an output is not by token
-                is_by_token = bad.dim() > 1 and bad.shape[0] == 1
-                token = int(bad.reshape(bad.shape[1], -1).any(dim=1).nonzero()[0]) if is_by_token else None
+                is_by_token = is_bad.dim() > 1 and is_bad.shape[0] == 1
+                token = int(is_bad.reshape(is_bad.shape[1], -1).any(dim=1).nonzero()[0]) if is_by_token else None
                 seen.append((name, "" if token is None else f", at token {token}"))
 
     handles = [
-        module.register_forward_hook(lambda _, __, output, name=name: look(name, output))
+        module.register_forward_hook(lambda _, __, output, name=name: inspect(name, output))
         for name, module in policy.model.named_modules()
         if name and not any(True for _ in module.children())
     ]

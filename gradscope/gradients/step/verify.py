@@ -112,8 +112,8 @@ def verify_gram(
     largest = max(batch.input_ids.numel() for batch in batches)
     fitting = [row for row, length in enumerate(prepared.plan.lengths) if 2 * length <= largest]
     ranked = sorted(fitting if len(fitting) > 1 else batches[0].rows, key=lambda row: -float(gram[row, row]))
-    elsewhere = [row for row in ranked if plan.rows[row].sequence != plan.rows[ranked[0]].sequence]
-    pair = (ranked[0], *(elsewhere or ranked[1:])[:1])
+    other_sequence = [row for row in ranked if plan.rows[row].sequence != plan.rows[ranked[0]].sequence]
+    pair = (ranked[0], *(other_sequence or ranked[1:])[:1])
     checked = [pair] if verify == "first" else [batch.rows for batch in batches]
     if not any(set(pair) <= set(rows) for rows in checked):
         checked.append(pair)

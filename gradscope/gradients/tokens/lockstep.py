@@ -100,9 +100,9 @@ def _add_rank_one(
 def _in_common_basis(products: Uses) -> tuple[tuple[int, int], list[Part]] | None:
     """Matrices [O, K] with the same inner products; None where that is not less."""
     # a transposed layer (GPT-2's Conv1D) shares its left factor
-    for turned in (products, [(rows, OuterProduct(left=factor.right, right=factor.left)) for rows, factor in products]):
+    for uses in (products, [(rows, OuterProduct(left=factor.right, right=factor.left)) for rows, factor in products]):
         shared: dict[tuple[int, ...], torch.Tensor] = {}
-        for right in (right for _, factor in turned for right in factor.right):
+        for right in (right for _, factor in uses for right in factor.right):
             if len(right) > len(shared.get(_storage_key(right), ())):
                 shared[_storage_key(right)] = right
         num_columns = sum(len(part) for part in shared.values())
@@ -112,12 +112,12 @@ def _in_common_basis(products: Uses) -> tuple[tuple[int, int], list[Part]] | Non
             triangle = torch.linalg.qr(stacked.double().t(), mode="r").R
             wide = torch.promote_types(stacked.dtype, torch.float32)
             coordinates = triangle.t().to(wide).split([len(part) for part in shared.values()])
-            turn = dict(zip(shared, coordinates, strict=True))
+            coordinates_of = dict(zip(shared, coordinates, strict=True))
             parts = list[Part]()
-            for rows, factor in turned:
-                narrow = tuple(turn[_storage_key(right)][: len(right)] for right in factor.right)
+            for rows, factor in uses:
+                narrow = tuple(coordinates_of[_storage_key(right)][: len(right)] for right in factor.right)
                 parts.append((rows, [OuterProduct(left=factor.left, right=narrow)]))
-            return (turned[0][1].left[0].shape[1], num_columns), parts
+            return (uses[0][1].left[0].shape[1], num_columns), parts
     return None
 
 
@@ -168,9 +168,9 @@ def lockstep(
         return frozenset(trainable)
     collected: dict[str, list[Part]] = defaultdict(list)
     lowest, device = _lowest_segments(tracer, lines), lines[0].trace.logprobs.device
-    most_bytes = LAYER_BYTES if device.type != "cuda" else max(LAYER_BYTES, free_cuda_bytes(device) // 4)
+    max_bytes = LAYER_BYTES if device.type != "cuda" else max(LAYER_BYTES, free_cuda_bytes(device) // 4)
     for segment in reversed(range(len(lines[0].trace.segments))):
-        _require_fit(lines, segment, most_bytes)
+        _require_fit(lines, segment, max_bytes)
         for line in lines:
             for name, calls in line.descend(segment).items():
                 collected[name].append((line.chunk.rows, calls))
@@ -241,16 +241,16 @@ class _Line:
         if self._cotangent is None:
             return [None] * len(calls)
         below = self.trace.cuts[segment - 1] if segment > 0 else None
-        goes_on = below is not None and below.requires_grad
+        continues = below is not None and below.requires_grad
         targets = [call.output for call in calls]
-        if goes_on:
+        if continues:
             assert below is not None, "there is a cut below every segment but the lowest"
             targets = [below, *targets]
         grads: list[torch.Tensor | None] = []
         if targets:
             above, cotangent = self.trace.cuts[segment], self._cotangent
             grads += torch.autograd.grad(above, targets, cotangent, is_grads_batched=True, allow_unused=True)
-        self._cotangent = grads.pop(0) if goes_on else None
+        self._cotangent = grads.pop(0) if continues else None
         return grads
 
     def _by_position(self, call: TracedCall, grad: torch.Tensor) -> LayerCall | None:
@@ -300,8 +300,8 @@ def _elements_of_row(call: TracedCall) -> int:
     """Elements that one call takes of a row: its output gradients; of experts the factors of every routed token."""
     if not call.extra:
         return call.output.numel()
-    _, twice_inner, width = call.module.get_parameter("gate_up_proj").shape
-    return call.extra[0].numel() * (2 * width + twice_inner + twice_inner // 2)
+    _, gate_up_width, width = call.module.get_parameter("gate_up_proj").shape
+    return call.extra[0].numel() * (2 * width + gate_up_width + gate_up_width // 2)
 
 
 # CountSketch of gradient rows: k numbers a row, whose inner products are those of the rows, unbiased.
@@ -428,9 +428,9 @@ def _add_chunk(sketch: Sketch, policy: MeasuredPolicy, chunk: Chunk, temperature
 
 def _add_slowly(sketch: Sketch, policy: MeasuredPolicy, chunk: Chunk, temperature: float, names: Sequence[str]) -> None:
     """Some parameters' gradients by one backward pass a row."""
-    local, following = replace(chunk, rows=tuple(range(len(chunk.rows)))), iter(names)
+    local, remaining = replace(chunk, rows=tuple(range(len(chunk.rows)))), iter(names)
 
     def add(rows: torch.Tensor) -> None:
-        sketch.add_rows(next(following), 0, chunk.rows, rows)
+        sketch.add_rows(next(remaining), 0, chunk.rows, rows)
 
     token_loop_rows(policy.model, {name: policy.trainable[name] for name in names}, [local], temperature, add)

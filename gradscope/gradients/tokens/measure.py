@@ -207,13 +207,13 @@ def _tokens(
     """The tokens of one rollout, the policy's entropies and log-probabilities of which are known."""
     sequence, table = plan.sequences[rollout], gram.table
     assert table.logged_weights is not None, "the caller asks for rollouts with logged advantages"
-    inside = np.flatnonzero(table.rollouts == rollout)
-    positions, factors = table.positions[inside], table.logged_weights[inside]
-    rows = factors[:, None] * gram.gram[np.ix_(inside, inside)] * factors
+    token_rows = np.flatnonzero(table.rollouts == rollout)
+    positions, factors = table.positions[token_rows], table.logged_weights[token_rows]
+    rows = factors[:, None] * gram.gram[np.ix_(token_rows, token_rows)] * factors
     entropies, logprobs = policy_values
-    norms, weights, seen, shares = (np.zeros(len(entropies)) for _ in range(4))
+    norms, weights, is_seen, shares = (np.zeros(len(entropies)) for _ in range(4))
     norms[positions] = np.sqrt(np.clip(np.diag(rows), 0.0, None))
-    weights[positions], seen[positions] = factors, 1.0
+    weights[positions], is_seen[positions] = factors, 1.0
     total = float(rows.sum())
     shares[positions] = rows.sum(axis=1) / total if total > 0 else 0.0
     is_complete = len(table.rows) == table.num_tokens and total > 0
@@ -221,7 +221,7 @@ def _tokens(
         group_id=sequence.group_id,
         sample=sequence.sample,
         texts=tuple(token_text(tokenizer, token) for token in sequence.completion_ids),
-        is_seen=seen > 0,
+        is_seen=is_seen > 0,
         weights=weights,
         norms=norms,
         shares=shares if is_complete else None,

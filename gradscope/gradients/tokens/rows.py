@@ -68,11 +68,11 @@ def chunks_of(rows: Sequence[TokenRow], sequences: Sequence[TokenSequence], size
     chunks = []
     for index, members in sorted(by_sequence.items()):
         for first in range(0, len(members), size):
-            inside, sequence = tuple(members[first : first + size]), sequences[index]
-            positions = tuple(rows[member].position for member in inside)
+            chunk_rows, sequence = tuple(members[first : first + size]), sequences[index]
+            positions = tuple(rows[member].position for member in chunk_rows)
             end = positions[-1] + 1
             prefix = replace(sequence, completion_ids=sequence.completion_ids[:end], mask=sequence.mask[:end])
-            chunks.append(Chunk(rows=inside, positions=positions, sequence=index, prefix=prefix))
+            chunks.append(Chunk(rows=chunk_rows, positions=positions, sequence=index, prefix=prefix))
     return chunks
 
 

@@ -190,12 +190,12 @@ Outputs = list[list[torch.Tensor]]
 def _outputs(tokens: CountedTokens, weights: Array, is_entropy: NDArray[np.bool_]) -> Outputs:
     ends = np.cumsum(tokens.lengths)
     starts, num_tokens, halves = ends - tokens.lengths, int(ends[-1]), 1 + bool(is_entropy.any())
-    columns, made = starts[tokens.rollouts] + tokens.positions, []
+    columns, outputs = starts[tokens.rollouts] + tokens.positions, []
     for row, by_entropy in zip(weights, is_entropy, strict=True):
         spread = np.zeros((halves, num_tokens))
         spread[int(by_entropy), columns] = row
-        made.append([torch.from_numpy(part.flatten()) for part in np.split(spread, ends[:-1], axis=1)])
-    return made
+        outputs.append([torch.from_numpy(part.flatten()) for part in np.split(spread, ends[:-1], axis=1)])
+    return outputs
 
 
 def _by_group(
@@ -260,9 +260,9 @@ def corrected(tokens: CountedTokens, sampler: Array, correction: SamplerCorrecti
         return np.ones(len(sampler))
     factors = np.ones(len(sampler))
     for rollout in np.unique(tokens.rollouts):
-        mine = tokens.rollouts == rollout
-        policy, logged = torch.from_numpy(tokens.logprobs[mine]), torch.from_numpy(sampler[mine])
-        factors[mine] = correction.ratio(logged, policy, torch.ones_like(policy)).numpy()
+        is_member = tokens.rollouts == rollout
+        policy, logged = torch.from_numpy(tokens.logprobs[is_member]), torch.from_numpy(sampler[is_member])
+        factors[is_member] = correction.ratio(logged, policy, torch.ones_like(policy)).numpy()
     return factors
 
 

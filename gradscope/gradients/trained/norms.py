@@ -233,8 +233,8 @@ def _orders(plan: RowPlan, micro_batch: int | None, number: int, seed: int) -> l
     orders: list[list[int]] = [draw.permutation(num_rows).tolist() for _ in range(number)]
     num_chunks = -(-num_rows // (micro_batch or num_rows))
     if number >= 4 and num_chunks > 1:
-        together = sorted(range(num_rows), key=lambda row: -_share(plan, row))
-        orders[-2:] = [together, [row for first in range(num_chunks) for row in together[first::num_chunks]]]
+        ranked = sorted(range(num_rows), key=lambda row: -_share(plan, row))
+        orders[-2:] = [ranked, [row for first in range(num_chunks) for row in ranked[first::num_chunks]]]
     return orders
 
 
@@ -251,14 +251,14 @@ def _chunks(prepared: PreparedStep, order: Sequence[int], arithmetic: TrainerAri
     batches = [prepared.batch(order[start : start + size]) for start in range(0, len(order), size)]
     if not plan.objective.mask_truncated:
         return batches
-    seen = []
+    hidden = []
     for batch in batches:  # completions that left the loss are hidden from attention and router, as TRL hides them
         mask = batch.attention_mask.clone()
         for index, (row, (_, stop)) in enumerate(zip(batch.rows, batch.spans, strict=True)):
             if not plan.completions[plan.rows[row].sequence].counted.any():
                 mask[index, stop - batch.num_completion[index] : stop] = 0
-        seen.append(replace(batch, attention_mask=mask))
-    return seen
+        hidden.append(replace(batch, attention_mask=mask))
+    return hidden
 
 
 def _in_trainers_rows(
@@ -375,10 +375,10 @@ class Assumption(Struct, frozen=True, kw_only=True):
     def describe(self, start: Assumption) -> Iterator[str]:
         """Its differences from the folder's own facts, ``start``, in sentences."""
         if self.padding_row != start.padding_row:
-            had = "a gradient" if self.padding_row is None else "no gradient"
+            grad = "a gradient" if self.padding_row is None else "no gradient"
             token = start.padding_row if self.padding_row is None else self.padding_row
             yield (
-                f"The embedding of the padding token {token} had {had}: the folder does not tell, and only so is the "
+                f"The embedding of the padding token {token} had {grad}: the folder does not tell, and only so is the "
                 "logged grad_norm met."
             )
         if self.frozen:
@@ -442,8 +442,8 @@ def is_own_output(model: Any, sequence: TokenSequence) -> bool:
     with torch.no_grad():
         expected = model(**inputs).logits
         with trl_output(model):
-            made = model(**inputs).logits
-    return made.shape == expected.shape and bool((made - expected).abs().max() <= _SAME * expected.abs().max())
+            logits = model(**inputs).logits
+    return logits.shape == expected.shape and bool((logits - expected).abs().max() <= _SAME * expected.abs().max())
 
 
 @contextmanager

@@ -98,14 +98,14 @@ def estimate_degeneracies(
 ) -> list[DegeneracyEstimates]:
     """All estimates of tables of at least one group each, predicted from ``base_pass_rate``; faster than one by one."""
     keys = [_likeness(table) if len(table.size) <= _FEW else index for index, table in enumerate(tables)]
-    different = dict(zip(keys, tables, strict=True))
-    representatives, estimates = list(different.values()), list[DegeneracyEstimates]()
+    distinct = dict(zip(keys, tables, strict=True))
+    representatives, estimates = list(distinct.values()), list[DegeneracyEstimates]()
     for start in range(0, len(representatives), _TABLES):
         chunk = representatives[start : start + _TABLES]
         units = [unit_sums(share_columns(table), table.draws.unit, len(table.size)) for table in chunk]
         shares = bootstrap.bootstrap_shares(units, resampling=resampling)
         estimates += [_estimates(*pair, base_pass_rate) for pair in zip(chunk, shares, strict=True)]
-    by_key = dict(zip(different, estimates, strict=True))
+    by_key = dict(zip(distinct, estimates, strict=True))
     return [by_key[key] for key in keys]
 
 
@@ -213,12 +213,12 @@ def dead_persistence(step: ArrayLike, prompt: ArrayLike, dead: ArrayLike, *, res
     """
     times, (names, index) = np.asarray(step), np.unique(np.asarray(prompt), return_inverse=True)
     order = np.lexsort((times, index.reshape(-1)))
-    owner, when, is_dead = index.reshape(-1)[order], times[order], np.asarray(dead, dtype=bool)[order]
-    last_of_visit = np.append((owner[:-1] != owner[1:]) | (when[:-1] != when[1:]), True)
-    owner, when, is_dead = owner[last_of_visit], when[last_of_visit], is_dead[last_of_visit]
-    comes_back = owner[:-1] == owner[1:]
-    before, after = is_dead[:-1][comes_back], is_dead[1:][comes_back]
-    returning, return_steps = owner[:-1][comes_back], when[1:][comes_back]
+    owner, visit_step, is_dead = index.reshape(-1)[order], times[order], np.asarray(dead, dtype=bool)[order]
+    last_of_visit = np.append((owner[:-1] != owner[1:]) | (visit_step[:-1] != visit_step[1:]), True)
+    owner, visit_step, is_dead = owner[last_of_visit], visit_step[last_of_visit], is_dead[last_of_visit]
+    is_return = owner[:-1] == owner[1:]
+    before, after = is_dead[:-1][is_return], is_dead[1:][is_return]
+    returning, return_steps = owner[:-1][is_return], visit_step[1:][is_return]
     if not len(returning):
         undefined = Estimate.undefined_because(_NO_RETURN, num_units=len(names))
         return undefined_record(Persistence, undefined, num_returns=0)
@@ -237,18 +237,18 @@ def dead_persistence(step: ArrayLike, prompt: ArrayLike, dead: ArrayLike, *, res
     return Persistence(after_dead=after_dead, after_live=after_live, excess=excess, num_returns=len(returning))
 
 
-def _share(after: Bools, owner: Ints, chosen: Bools, if_none: str, resampling: Resampling) -> Estimate:
+def _share(after: Bools, owner: Ints, chosen: Bools, kind: str, resampling: Resampling) -> Estimate:
     if not chosen.any():
-        return Estimate.undefined_because(f"every group before a return is {if_none}", num_units=len(np.unique(owner)))
+        return Estimate.undefined_because(f"every group before a return is {kind}", num_units=len(np.unique(owner)))
     return bootstrap.bootstrap_mean(after[chosen], owner[chosen], resampling=resampling)
 
 
 def _excess(before: Bools, after: Bools, owner: Ints, times: Ints, resampling: Resampling) -> Estimate:
     """By step n1 n0 / n (p1 - p0), summed over sum n1 n0 / n: the slope of ``after`` on ``before`` within steps."""
-    was, is_now = (deviations_within(flags, cluster_numbers(times)) for flags in (before, after))
-    if not np.any(was):
+    dead_before, dead_after = (deviations_within(flags, cluster_numbers(times)) for flags in (before, after))
+    if not np.any(dead_before):
         return Estimate.undefined_because(_NO_CONTRAST, num_units=len(np.unique(owner)))
-    units = cluster_sums(np.column_stack([was * is_now, was**2]), owner)
+    units = cluster_sums(np.column_stack([dead_before * dead_after, dead_before**2]), owner)
     units = units[units[:, 1] > 0]
     floor = _NOTHING * units[:, 1].sum()  # a resample may hold no prompt that returns after both kinds
 
@@ -350,12 +350,12 @@ def estimate_rate_variance(
         return np.asarray(spread - sums[..., 2:3] / count, dtype=np.float64)
 
     (estimate,) = bootstrap.bootstrap_statistics(variance, units, bounds=_RANGE, resampling=resampling)
-    rarer = x if x.mean() <= 0.5 else 1 - x
-    pairs = np.maximum(rarer * (n * rarer - 1) / (n - 1), 0.0)
+    minority = x if x.mean() <= 0.5 else 1 - x
+    pairs = np.maximum(minority * (n * minority - 1) / (n - 1), 0.0)
     if len(np.unique(np.asarray(prompts)[pairs > 0])) >= bootstrap.FEW_INFORMATIVE:
         return estimate
     # Too few prompts pass (or fail) twice for resamples to know how often that happens: Var = E p^2 - (E p)^2.
-    square, mean = bootstrap.bootstrap_means(np.column_stack([pairs, rarer]), prompts, resampling=resampling)
+    square, mean = bootstrap.bootstrap_means(np.column_stack([pairs, minority]), prompts, resampling=resampling)
     low, high = difference_of(mean.map(lambda rate: rate**2), square).ends
     value = estimate.value or 0.0
     return replace(estimate, low=min(low, value), high=max(high, value)).within(*_RANGE)
@@ -388,10 +388,10 @@ def estimate_rate_parts(
         prompt_of, groups = visits // len(num_other), np.bincount(index)
         offset, covariance = (np.bincount(index, weights=values) / groups for values in (offset, covariance))
         num_visits = np.bincount(prompt_of)
-        back = np.flatnonzero(num_visits > 1)
+        returning = np.flatnonzero(num_visits > 1)
         columns = (offset, offset**2, covariance)
-        sums, squares, covariances = (np.bincount(prompt_of, values)[back] for values in columns)
-        return np.column_stack([(sums**2 - squares) / (num_visits[back] - 1), covariances, num_visits[back]])
+        sums, squares, covariances = (np.bincount(prompt_of, values)[returning] for values in columns)
+        return np.column_stack([(sums**2 - squares) / (num_visits[returning] - 1), covariances, num_visits[returning]])
 
     bounds = np.linspace(0, num_prompts, 2 + min(len(n) >> 18, 14)).astype(np.int64)  # of a long log in small arrays
     masks = ((owner >= low) & (owner < high) & (num_other[times] > 0) for low, high in pairwise(bounds))
@@ -431,11 +431,11 @@ def _moments(sizes: Ints, passing: int) -> tuple[float, float]:
     second, third, fourth = (
         np.asarray(np.prod(distinct[:, None] - np.arange(order), axis=1), dtype=np.float64) for order in (2, 3, 4)
     )
-    pairs, triples, fours = (float(groups @ falling) for falling in (second, third, fourth))
+    pairs, triples, quadruples = (float(groups @ falling) for falling in (second, third, fourth))
     mean = joint(1, 1, pairs)
-    inside = mean + joint(2, 1, triples) + joint(1, 2, triples) + joint(2, 2, fours)
-    across = joint(2, 2, pairs**2 - float(groups @ second**2))
-    return mean, inside + across - mean**2
+    same_group = mean + joint(2, 1, triples) + joint(1, 2, triples) + joint(2, 2, quadruples)
+    across_groups = joint(2, 2, pairs**2 - float(groups @ second**2))
+    return mean, same_group + across_groups - mean**2
 
 
 def _falling(number: float, order: int) -> float:
@@ -463,10 +463,10 @@ def _deal_by_column(rng: np.random.Generator, strata: list[tuple[Ints, int]], nu
         for size, passed in sorted(key for key in tally if key[0] > column)[::-1]:
             groups = tally[size, passed]
             remaining = remaining - groups
-            hit = rng.hypergeometric(groups, remaining, hits)
-            hits = hits - hit
-            tally[size, passed] = groups - hit
-            tally[size, passed + 1] = tally.get((size, passed + 1), 0) + hit
+            moved = rng.hypergeometric(groups, remaining, hits)
+            hits = hits - moved
+            tally[size, passed] = groups - moved
+            tally[size, passed + 1] = tally.get((size, passed + 1), 0) + moved
     disagreeing = sum(groups * passed * (size - passed) for (size, passed), groups in tally.items())
     return np.asarray(np.sum(disagreeing, axis=0), dtype=np.int64)
 

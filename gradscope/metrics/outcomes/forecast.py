@@ -283,33 +283,33 @@ class RateBounds(Struct, frozen=True, kw_only=True):
 
         ``share`` takes pass rates, [K], to what a prompt of each adds, in [0, 1], [K].
         """
-        at_points, at_checked = (np.asarray(share(p), dtype=np.float64) for p in (self.points, _CHECKED))
-        low, high = -self._above(-at_points, -at_checked), self._above(at_points, at_checked)
+        targets, checks = (np.asarray(share(p), dtype=np.float64) for p in (self.points, _CHECKED))
+        low, high = -self._above(-targets, -checks), self._above(targets, checks)
         return max(low, 0.0), min(high, 1.0)
 
-    def _above(self, at_points: Array, at_checked: Array) -> float:
+    def _above(self, targets: Array, checks: Array) -> float:
         """The upper bound of the mean of f over prompts."""
         from scipy.optimize import linprog  # takes 0.13 s, and most commands bound nothing
 
         num_cells, num_prompts = len(self.expected), int(self.prompts.max()) + 1
         # Half a prompt more in each cell: one that was never seen is not known to be empty.
-        seen = (self.expected * num_prompts + 0.5) / (num_prompts + num_cells / 2)
-        price = SPREAD * np.sqrt(seen * (1 - seen) / num_prompts)
+        frequency = (self.expected * num_prompts + 0.5) / (num_prompts + num_cells / 2)
+        price = SPREAD * np.sqrt(frequency * (1 - frequency) / num_prompts)
         # g = constant + up - down: a constant has no error and pays nothing.
         solved = linprog(
             np.concatenate([price + self.expected, price - self.expected, [1.0, -1.0]]),
-            A_ub=np.column_stack([-self.chances.T, self.chances.T, -np.ones(len(at_points)), np.ones(len(at_points))]),
-            b_ub=-at_points,
+            A_ub=np.column_stack([-self.chances.T, self.chances.T, -np.ones(len(targets)), np.ones(len(targets))]),
+            b_ub=-targets,
             bounds=(0, None),
             method="highs",
         )
         positive, negative, constant = np.split(solved.x, [num_cells, 2 * num_cells])
         g = positive - negative + constant[0] - constant[1]
-        g += max(0.0, float(np.max(at_checked - g @ self.checked)))
+        g += max(0.0, float(np.max(checks - g @ self.checked)))
         values = g[self.cell]
         by_prompt = cluster_sums((values - values.mean())[:, None], self.prompts)[:, 0]
         observed = float(by_prompt @ by_prompt) / len(values) ** 2
-        modelled = float(seen @ (g - seen @ g) ** 2) / len(values)
+        modelled = float(frequency @ (g - frequency @ g) ** 2) / len(values)
         error = np.sqrt(max(observed, modelled))
         return float(values.mean() + student_quantile(num_prompts - 1) * error)
 
@@ -428,13 +428,13 @@ def goodness_of_fit(counts: PassCounts, shape: InflatedBeta, num_prompts: int) -
 def _joined(observed: Array, expected: Array) -> Array:
     """Neighboring cells joined until five are expected in each, [cells, 2]."""
     cells: list[list[float]] = [[0.0, 0.0]]
-    for seen, awaited in zip(observed.tolist(), expected.tolist(), strict=True):
+    for count, mean in zip(observed.tolist(), expected.tolist(), strict=True):
         if cells[-1][1] >= 5.0:
             cells.append([0.0, 0.0])
-        cells[-1][0] += seen
-        cells[-1][1] += awaited
+        cells[-1][0] += count
+        cells[-1][1] += mean
     if len(cells) > 1 and cells[-1][1] < 5.0:
-        seen, awaited = cells.pop()
-        cells[-1][0] += seen
-        cells[-1][1] += awaited
+        count, mean = cells.pop()
+        cells[-1][0] += count
+        cells[-1][1] += mean
     return np.array(cells)

@@ -158,8 +158,8 @@ def min_dead_groups(size: NDArray[np.int64], num_passing: NDArray[np.int64]) -> 
     fewest = 0.0
     for group_size in np.unique(size[size > 2]).tolist():
         counts = np.bincount(num_passing[size == group_size], minlength=group_size + 1)
-        for near, next_to_it in (counts[[1, 2]], counts[[-2, -3]]):
-            ends = max(near - 2 * near**0.5, 0.0) ** 2 / (next_to_it + 2 * next_to_it**0.5 + 3)
+        for count, neighbor in (counts[[1, 2]], counts[[-2, -3]]):
+            ends = max(count - 2 * count**0.5, 0.0) ** 2 / (neighbor + 2 * neighbor**0.5 + 3)
             fewest += ends * (group_size - 1) / (2 * group_size)
     return float(fewest)
 
@@ -195,6 +195,6 @@ def iid_prediction(pass_rate: ArrayLike, group_size: ArrayLike) -> Array:
 def multiples_of_usual(sizes: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
     """Which sizes [N] exceed that of most, if all of these are multiples of it, else none; and that size."""
     levels, counts = np.unique(sizes, return_counts=True)
-    usual = levels[counts.argmax()] if len(levels) else 1
-    are_multiples = counts.max(initial=0) > len(sizes) / 2 and not np.any(sizes[sizes > usual] % usual)
-    return (sizes > usual) & are_multiples, float(usual)
+    typical = levels[counts.argmax()] if len(levels) else 1
+    are_multiples = counts.max(initial=0) > len(sizes) / 2 and not np.any(sizes[sizes > typical] % typical)
+    return (sizes > typical) & are_multiples, float(typical)

@@ -231,10 +231,10 @@ def _t_quantiles(
     errors_of_resamples = np.concatenate(studentized)
     usable = np.isfinite(errors_of_resamples)
     share = np.mean(usable, axis=0)
-    always, mostly, rare = share == 1, (share > 0.5) & (share < 1), (share > 0.5) & (share < _USUAL)
+    always, partly, rare = share == 1, (share > 0.5) & (share < 1), (share > 0.5) & (share < _USUAL)
     student = quantiles[:, rare]
     quantiles[:, always] = np.quantile(errors_of_resamples[:, always], TAILS, axis=0)
-    quantiles[:, mostly] = np.nanquantile(errors_of_resamples[:, mostly], TAILS, axis=0)
+    quantiles[:, partly] = np.nanquantile(errors_of_resamples[:, partly], TAILS, axis=0)
     # Those that draw none of a rare kind would lie in the lower or the upper tail, so the others make it too short.
     quantiles[0, rare] = np.maximum(quantiles[0, rare], student[0])
     quantiles[1, rare] = np.minimum(quantiles[1, rare], student[1])
@@ -513,13 +513,13 @@ def bounded_means(
         means = bootstrap_shares([units], resampling=resampling, unseen=False)[0]
     else:
         means = tuple(_student(column, units[:, -1]) for column in units[:, :-1].T)
-    on_scale = []
+    estimates = []
     for mean, column in zip(means, units.T[:-1], strict=True):
         ends = None if np.ptp(column / units[:, -1]) <= _EQUAL else mean.interval
         bottom, top = (None, None) if ends is None else (low + span * end for end in ends)
         value = low + span * (mean.value or 0.0)
-        on_scale.append(Estimate(value=value, low=bottom, high=top, num_units=mean.num_units))
-    return tuple(on_scale)
+        estimates.append(Estimate(value=value, low=bottom, high=top, num_units=mean.num_units))
+    return tuple(estimates)
 
 
 def _student(sums: Array, weights: Array) -> Estimate:

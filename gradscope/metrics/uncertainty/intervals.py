@@ -88,9 +88,9 @@ def image_of_interval(function: Callable[[float], float], ends: Interval, *, tur
     >>> image_of_interval(lambda p: (p - 0.5) ** 2, (0.25, 1.0), turns_at=0.5)
     (0.0, 0.25)
     """
-    at_ends = (function(ends[0]), function(ends[1]))
-    low = function(turns_at) if ends[0] < turns_at < ends[1] else min(at_ends)
-    return low, max(at_ends)
+    images = (function(ends[0]), function(ends[1]))
+    low = function(turns_at) if ends[0] < turns_at < ends[1] else min(images)
+    return low, max(images)
 
 
 def bonferroni(estimate: Estimate, num_tests: int) -> Estimate:

@@ -145,12 +145,12 @@ def _largest(steps: NDArray[np.int64], numbers: Array, scaled: Array, min_rise: 
         first = np.arange(size, number - size + 1)  # of the new level
         if not len(first):
             continue
-        rises, at_once = _rises(scaled, size), sliding_window_view(scaled, 2 * size) @ _step_kernel(size)
-        rises_enough = (rises >= min_rise) & (at_once >= share * rises) & (rises > 0)
+        rises, step_rises = _rises(scaled, size), sliding_window_view(scaled, 2 * size) @ _step_kernel(size)
+        rises_enough = (rises >= min_rise) & (step_rises >= share * rises) & (rises > 0)
         if size < longest:
             rises_enough &= (first < longest) | (first > number - longest)
         while rises_enough.any():
-            index = int(np.argmax(np.where(rises_enough, rises + at_once, -math.inf)))
+            index = int(np.argmax(np.where(rises_enough, rises + step_rises, -math.inf)))
             if _is_above(scaled, int(first[index])):
                 break
             rises_enough[max(index - size, 0) : index + size] = False

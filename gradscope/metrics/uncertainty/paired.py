@@ -101,9 +101,9 @@ def rise_by_flips(differences: ArrayLike, margin: float) -> float:
     >>> rise_by_flips([1.0, 2.0, 3.0], 0.0), rise_by_flips([1.0, 2.0, 3.0], 2.0)
     (0.125, 0.75)
     """
-    moved = np.asarray(differences, dtype=np.float64) - margin
-    moved = moved[np.abs(moved) > _EQUAL]
-    return float(np.mean(_flipped_sums(moved) >= moved.sum() - _EQUAL * max(len(moved), 1)))
+    shifted = np.asarray(differences, dtype=np.float64) - margin
+    shifted = shifted[np.abs(shifted) > _EQUAL]
+    return float(np.mean(_flipped_sums(shifted) >= shifted.sum() - _EQUAL * max(len(shifted), 1)))
 
 
 def _flipped_sums(numbers: Array) -> Array:
@@ -143,11 +143,11 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     >>> holm([0.01, 0.04, None, 0.03])
     [0.03, 0.06, None, 0.06]
     """
-    made = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    ranked = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     largest = 0.0
-    for rank, (p, index) in enumerate(made):
-        largest = max(largest, min(1.0, (len(made) - rank) * p))
+    for rank, (p, index) in enumerate(ranked):
+        largest = max(largest, min(1.0, (len(ranked) - rank) * p))
         corrected[index] = largest
     return corrected
 

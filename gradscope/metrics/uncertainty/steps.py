@@ -93,8 +93,8 @@ def _fit(variances: Array, cosines: Array, fitted: Array) -> tuple[Array, Array]
     m series, [m, k], are fitted to them and averaged over, as is the scale of the variances.
     """
     weighed = fitted[None] / variances[:, None]  # [D, m, k]
-    gram, onto = weighed @ fitted.T, weighed @ cosines
-    squares = (1 / variances) @ cosines**2 - np.sum(onto * np.linalg.solve(gram, onto[..., None])[..., 0], axis=1)
+    gram, proj = weighed @ fitted.T, weighed @ cosines
+    squares = (1 / variances) @ cosines**2 - np.sum(proj * np.linalg.solve(gram, proj[..., None])[..., 0], axis=1)
     squares, num_free = np.maximum(squares, 0.0), len(cosines) - len(fitted)
     log_volume = np.log(variances).sum(axis=1) + np.linalg.slogdet(gram)[1]
     log_volume += num_free * np.log(np.maximum(squares, _TINY))
@@ -145,8 +145,8 @@ def mean_of_steps(values: ArrayLike) -> Estimate:
     squares, log_likelihood = _fit(drifts.cosine_variances, _cosines(blocks), np.zeros((0, free)))
     log_weights = drifts.log_prior + log_likelihood
     half = _half_interval(squares / free * drifts.mean_variance / len(blocks), log_weights, free)
-    worth = len(blocks) * float(np.average(1 / drifts.mean_variance, weights=np.exp(log_weights - log_weights.max())))
-    return Estimate(value=mean, low=mean - half, high=mean + half, num_units=max(round(worth), 2))
+    units = len(blocks) * float(np.average(1 / drifts.mean_variance, weights=np.exp(log_weights - log_weights.max())))
+    return Estimate(value=mean, low=mean - half, high=mean + half, num_units=max(round(units), 2))
 
 
 def mean_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate:
@@ -198,9 +198,9 @@ def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: flo
     centered = numbers - numbers.mean()
     squares = float(centered @ centered)
     raw = float(centered[1:] @ centered[:-1]) / squares if squares else 0.0
-    seen = raw + (num_fitted + (3 + num_fitted) * raw) / len(numbers)
-    error = float(np.sqrt(max(1 - seen**2, 0.0) / len(numbers)))
-    correlation = min(max(seen + errors * error, 0.0), _MAX_CORRELATION)
+    corrected = raw + (num_fitted + (3 + num_fitted) * raw) / len(numbers)
+    error = float(np.sqrt(max(1 - corrected**2, 0.0) / len(numbers)))
+    correlation = min(max(corrected + errors * error, 0.0), _MAX_CORRELATION)
     return len(numbers) * (1 - correlation) / (1 + correlation)
 
 
@@ -493,8 +493,8 @@ def _deviations(
     first, last = np.maximum(indices - size, 0), np.minimum(indices, len(steps) - 1 - size)
     while (first < last).any():  # of two steps at one distance the earlier is the nearer
         middle = (first + last) // 2
-        behind = np.minimum(middle + size + 1, len(steps) - 1)
-        is_near = steps[indices] - steps[middle] <= steps[behind] - steps[indices]
+        next_index = np.minimum(middle + size + 1, len(steps) - 1)
+        is_near = steps[indices] - steps[middle] <= steps[next_index] - steps[indices]
         is_near |= middle + size + 1 == len(steps)
         first, last = np.where(is_near, first, middle + 1), np.where(is_near, middle, last)
     around = first[:, None] + np.arange(size)

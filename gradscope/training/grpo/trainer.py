@@ -200,18 +200,18 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
                 )[0],
             )
         )
-        mine, trl_advantages = own_part(len(problems)), output["advantages"]
+        local, trl_advantages = own_part(len(problems)), output["advantages"]
         if self._online.by_token:
-            output["advantages"] = _padded(advantages[mine], output["completion_ids"].shape).to(trl_advantages)
+            output["advantages"] = _padded(advantages[local], output["completion_ids"].shape).to(trl_advantages)
         else:
-            output["advantages"] = torch.as_tensor(np.concatenate(advantages)[mine]).to(trl_advantages)
+            output["advantages"] = torch.as_tensor(np.concatenate(advantages)[local]).to(trl_advantages)
         # 4. Record: the main process keeps the step until its update is done.
         if process_index() > 0:
             return output
         # each rollout's advantage as the loss sees it: a number, or one a token
-        seen: list[Any] = [tuple(torch.as_tensor(values).to(trl_advantages.dtype).tolist()) for values in advantages]
+        logged: list[Any] = [tuple(torch.as_tensor(values).to(trl_advantages.dtype).tolist()) for values in advantages]
         if not self._online.by_token:
-            seen = list(chain.from_iterable(seen))
+            logged = list(chain.from_iterable(logged))
         rows = [
             {
                 "prompt_ids": prompt_ids[index],
@@ -219,7 +219,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
                 "reward": float(totals[index]),
                 "rewards": {name: values[index] for name, values in per_function.items()},
                 "token_rewards": None if token_rewards is None else token_rewards[index],
-                "token_advantages" if self._online.by_token else "advantage": seen[index],
+                "token_advantages" if self._online.by_token else "advantage": logged[index],
                 "logprobs": (logprobs if sampler is None else sampler)[index],
                 "trainer_logprobs": None if sampler is None else logprobs[index],
             }
@@ -259,7 +259,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         # right, so that each token has the position it was sampled at whatever kind of positions the model has.
         # Both are [R][T], at the sampling temperature, in float32. Where the formulation reads the last hidden states,
         # before the first token and at each, these come with them, [R][1 + T, H].
-        size, wanted = self.args.per_device_train_batch_size, self._online.reads_states
+        size, needs_states = self.args.per_device_train_batch_size, self._online.reads_states
         rows = [
             torch.tensor(prompt + completion) for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
         ]
@@ -270,7 +270,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         for start in range(0, len(rows), size):
             ids = torch.nn.utils.rnn.pad_sequence(rows[start : start + size], batch_first=True).to(self.model.device)
             seen.clear()
-            hooks = [head.register_forward_pre_hook(lambda _, x: seen.append(x[0].detach()))] if wanted else []
+            hooks = [head.register_forward_pre_hook(lambda _, x: seen.append(x[0].detach()))] if needs_states else []
             with removed_later(hooks):
                 logits = self._logits(ids)
             scores = torch.log_softmax(logits[:, :-1].float() / self.temperature, dim=-1)
@@ -280,9 +280,9 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
                 sampled = slice(begin, begin + len(completion_ids[start + index]))
                 logprobs.append(tuple(chosen[index, sampled].tolist()))
                 max_logprobs.append(tuple(top[index, sampled].tolist()))
-                if wanted:
+                if needs_states:
                     states.append(seen[0][index, begin : sampled.stop + 1].float().cpu().numpy())
-        return logprobs, max_logprobs, states if wanted else None
+        return logprobs, max_logprobs, states if needs_states else None
 
 
 class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types
@@ -360,7 +360,7 @@ class _Head(OnlineAdvantage, ABC):
             inputs = torch.from_numpy(np.concatenate([states[self._read] for states in step.states]))
             outputs = inputs @ self._head[:-1] + self._head[-1]
             values = np.split(outputs.detach().numpy().astype(np.float64), np.cumsum(lengths)[:-1])
-            advantages, targets = self._made(step, values)
+            advantages, targets = self._estimate(step, values)
             loss = self._loss(outputs, torch.from_numpy(np.concatenate(targets)).to(outputs)).mean()
             self._optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -370,7 +370,7 @@ class _Head(OnlineAdvantage, ABC):
         return advantages
 
     @abstractmethod
-    def _made(self, step: StepRollouts, outputs: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
+    def _estimate(self, step: StepRollouts, outputs: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
         """From the head's outputs, [R][T], to advantages and to its targets, both [R][T]."""
 
     @abstractmethod
@@ -407,7 +407,7 @@ class TokenCritic(_Head):
         super().__init__("token_critic", width, learning_rate)
         self._outcome = OnlineAdvantage("grpo")
 
-    def _made(self, step: StepRollouts, outputs: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
+    def _estimate(self, step: StepRollouts, outputs: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
         outcome = np.concatenate(self._outcome.advantages(step))
         targets = [np.full(len(row), advantage) for row, advantage in zip(outputs, outcome, strict=True)]
         return tuple(row + target for row, target in zip(outputs, targets, strict=True)), targets
@@ -424,7 +424,7 @@ class ValueHead(_Head):
     def __init__(self, width: int, learning_rate: float) -> None:
         super().__init__("gae", width, learning_rate)
 
-    def _made(self, step: StepRollouts, outputs: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
+    def _estimate(self, step: StepRollouts, outputs: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
         rewards = np.concatenate(step.rewards)
         advantages = tuple(gae(values, reward) for values, reward in zip(outputs, rewards, strict=True))
         return advantages, [advantage + values for advantage, values in zip(advantages, outputs, strict=True)]

@@ -120,14 +120,14 @@ def _save_weights(trainer: Trainer, run: Path, num_updates: int) -> None:
     """Save the policy after this many updates, without anything that only resuming needs."""
     # Every process calls it, for a sharded model is gathered by all; the main one writes.
     folder = run_folder.checkpoint_path(run, num_updates)
-    aside = folder.with_name(f".{folder.name}.partial")
-    trainer.save_model(str(aside), _internal_call=True)  # a call from outside would also push to the hub
+    partial = folder.with_name(f".{folder.name}.partial")
+    trainer.save_model(str(partial), _internal_call=True)  # a call from outside would also push to the hub
     if not trainer.is_world_process_zero():
         return
-    _name_padding(aside / "config.json", trainer.model)
+    _name_padding(partial / "config.json", trainer.model)
     if folder.exists():
         shutil.rmtree(folder)
-    aside.replace(folder)
+    partial.replace(folder)
     mark_complete(run, num_updates)
 
 

@@ -55,8 +55,8 @@ def _extract_answer(text: str) -> str | None:
 
 def _parse_number(text: str) -> Decimal | None:
     """The value of one plain number of at most 30 digits, without currency, percent, commas and period; else None."""
-    bare = text.strip().removesuffix(".").strip().strip("$€£%").strip()
-    sign, digits = ("-", bare[1:].lstrip("$€£ ")) if bare.startswith("-") else ("", bare)
+    stripped = text.strip().removesuffix(".").strip().strip("$€£%").strip()
+    sign, digits = ("-", stripped[1:].lstrip("$€£ ")) if stripped.startswith("-") else ("", stripped)
     return Decimal(sign + digits.replace(",", "")) if _NUMBER.fullmatch(digits) else None
 
 
