@@ -53,7 +53,7 @@ class PartStore(ExitStack):
         max_bytes: Memory for them; later parts go to a temporary file.
     """
 
-    def __init__(self, max_bytes: int = PENDING_BYTES) -> None:
+    def __init__(self, max_bytes: int) -> None:
         super().__init__()
         self._left = max_bytes
         self._parts: dict[str, list[Part]] = defaultdict(list)

@@ -281,9 +281,7 @@ class Objective(LossParameters, frozen=True, kw_only=True):
         """
         return self.loss.average([sum(mask) for mask in masks], self, self.num_tokens(masks, before_truncation))
 
-    def num_tokens(
-        self, masks: Sequence[Sequence[bool]], before_truncation: Sequence[Sequence[bool]] | None = None
-    ) -> int:
+    def num_tokens(self, masks: Sequence[Sequence[bool]], before_truncation: Sequence[Sequence[bool]] | None) -> int:
         """The tokens that a loss over all tokens divides by; the arguments are those of :meth:`token_weights`."""
         counts_truncated = self.loss.by_all_tokens and self.trl.is_before(1, 9)
         return sum(map(sum, before_truncation if counts_truncated and before_truncation is not None else masks))

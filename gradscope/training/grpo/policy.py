@@ -352,7 +352,7 @@ class RewardFunctions:
         dense: The reward that replaces the task's graders, which are then only recorded.
     """
 
-    def __init__(self, task: Task, dense: AnswerProbability | None = None) -> None:
+    def __init__(self, task: Task, dense: AnswerProbability | None) -> None:
         self.last: dict[str, list[float]] = {}  # reward function -> rewards of the last batch, [R]
         self.functions = [self._recorded(name, partial(_graded, grader)) for name, grader in task.graders.items()]
         """The functions that TRL calls, in the order of the task's graders."""
