@@ -277,11 +277,9 @@ def shrinkage(rewards: Iterable[Array]) -> tuple[Array, ...]:
     noises = np.array([_variance(group, ddof=1) / len(group) for group in groups])
     rest = [np.delete(np.arange(len(means)), index) for index in range(len(means))]
     # for each group, of all others: mean sampling variance of a mean, variance of the means, mean of the means
-    noise, spread, target = (
-        np.array([noises[index].mean() for index in rest]),
-        np.array([_variance(means[index], ddof=0) for index in rest]),
-        np.array([means[index].mean() for index in rest]),
-    )
+    noise = np.array([noises[index].mean() for index in rest])
+    spread = np.array([_variance(means[index], ddof=0) for index in rest])
+    target = np.array([means[index].mean() for index in rest])
     total = noise + spread
     weight = (len(groups) - 1) / len(groups) * np.divide(noise, total, out=np.zeros(len(groups)), where=total > 0)
     return tuple(

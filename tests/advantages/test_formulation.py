@@ -75,10 +75,8 @@ def test_a_function_of_a_step_is_called_once(tmp_path: Path) -> None:
 
 
 def test_a_function_may_write_to_its_rewards_and_its_requirements_hold(tmp_path: Path) -> None:
-    name, rewards = (
-        function(tmp_path, "r -= 0.5; return r", "needs_binary=True, min_group_size=2"),
-        np.array([1.0, 0.0]),
-    )
+    name = function(tmp_path, "r -= 0.5; return r", "needs_binary=True, min_group_size=2")
+    rewards = np.array([1.0, 0.0])
     registry.named_formulation(name)
     assert registry.compute_advantages(name, rewards).tolist() == [0.5, -0.5]
     assert rewards.tolist() == [1.0, 0.0]

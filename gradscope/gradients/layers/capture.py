@@ -188,8 +188,24 @@ class Capture:
         if not torch.is_grad_enabled():
             return None  # the layer around it will run again
         graph_start = begin_graph(output, returned)
-        batch, inputs = self._batch, tuple(part.detach() for part in arguments)
-        output.register_hook(lambda grad: self._join(module, owned, inputs, grad, batch))
+        batch, (hidden, *extra) = self._batch, [part.detach() for part in arguments]
+
+        def join(grad: torch.Tensor) -> None:
+            self._layers.settle()
+            if self.uncovered.issuperset(owned.values()):
+                return
+            call = LayerCall(
+                module=module,
+                input=hidden,
+                extra=tuple(extra),
+                grad=grad.detach(),
+                # rows in the trainer's padding are there because the model reads it: gradients reach it too
+                spans=((0, batch.length),) * len(batch.rows) if batch.position_ids is None else batch.spans,
+                length=batch.length,
+            )
+            self._deliver(owned, self._layers.ask(lambda: self._layers.rules[module].factors(call)))
+
+        output.register_hook(join)
         return graph_start
 
     def _run(self, layer: Callable[[], Any]) -> Any:
@@ -199,28 +215,6 @@ class Capture:
             return layer()
         finally:
             self._is_counted = before
-
-    def _join(
-        self,
-        module: nn.Module,
-        owned: Mapping[str, str],
-        inputs: tuple[torch.Tensor, ...],
-        grad: torch.Tensor,
-        batch: PaddedBatch,
-    ) -> None:
-        self._layers.settle()
-        if self.uncovered.issuperset(owned.values()):
-            return
-        call = LayerCall(
-            module=module,
-            input=inputs[0],
-            extra=inputs[1:],
-            grad=grad.detach(),
-            # rows in the trainer's padding are there because the model reads it: gradients reach it too
-            spans=((0, batch.length),) * len(batch.rows) if batch.position_ids is None else batch.spans,
-            length=batch.length,
-        )
-        self._deliver(owned, self._layers.ask(lambda: self._layers.rules[module].factors(call)))
 
     def _join_head(self, head: PlainHead, tokens: HeadTokens) -> None:
         assert self._batch is not None, "only told of batches"

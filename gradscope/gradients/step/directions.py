@@ -306,6 +306,16 @@ def _rollout_gradients(
         )
         for name, parameter in block.items()
     }
+
+    def gather(batch: PaddedBatch, row: Row, position: int) -> None:
+        """Where several processes hold parts of the gradients: only a full backward pass gathers them."""
+
+        def put(name: str, grad: torch.Tensor) -> None:
+            rows[name][position] = grad.detach()
+
+        with gradients_on(policy.trainable, on=False):
+            prepared.backward(batch, lambda _, outputs: plan.cotangent(row, outputs), put, block)
+
     with gradients_on(block, on=True):
         for index, sequence in enumerate(group.rollouts):
             batch = pad_batch([0], [plan.sequences[sequence]], policy.device)
@@ -314,7 +324,7 @@ def _rollout_gradients(
                 channels.append(Row(sequence=sequence, channel="logged"))
             if num_connected() > 1:
                 for number, row in enumerate(channels):
-                    _store_gathered_gradient(prepared, batch, row, block, rows, number * len(group.rollouts) + index)
+                    gather(batch, row, number * len(group.rollouts) + index)
                 continue
             (logprobs,) = completion_logprobs(policy.model, batch, plan.objective.temperature)
             for number, row in enumerate(channels):
@@ -322,23 +332,6 @@ def _rollout_gradients(
                 position = number * len(group.rollouts) + index
                 add_gradients(list(rows.values()), position, logprobs, parameters, weights, is_last=is_last)
     return rows
-
-
-def _store_gathered_gradient(
-    prepared: PreparedStep,
-    batch: PaddedBatch,
-    row: Row,
-    block: Mapping[str, nn.Parameter],
-    rows: Mapping[str, torch.Tensor],
-    index: int,
-) -> None:
-    """One row's gradients where several processes hold parts of them: only a full backward pass gathers them."""
-
-    def put(name: str, grad: torch.Tensor) -> None:
-        rows[name][index] = grad.detach()
-
-    with gradients_on(prepared.policy.trainable, on=False):
-        prepared.backward(batch, lambda _, outputs: prepared.plan.cotangent(row, outputs), put, block)
 
 
 def _combined(gradients: torch.Tensor, group: Combinations) -> tuple[Array, Array]:

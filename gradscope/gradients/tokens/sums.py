@@ -162,16 +162,9 @@ def measure_token_sums(
         remaining = trainable
         if by_layer:
             plan = prepared.plan
-            weighed = replace(
-                prepared,
-                plan=replace(
-                    plan,
-                    rows=tuple(row for _, row in rows),
-                    entropy_weights=plan.weights
-                    if entropies
-                    else None,  # says that rows weigh them; theirs are in rows
-                ),
-            )
+            entropy_weights = plan.weights if entropies else None  # says that rows weigh them; theirs are in rows
+            plan = replace(plan, rows=tuple(row for _, row in rows), entropy_weights=entropy_weights)
+            weighed = replace(prepared, plan=plan)
             slow = stream_gram(weighed, weighed.batches(range(len(rows)), batch_tokens), total, lambda _, __: None)
             remaining = {name: trainable[name] for name in sorted(slow)}
         blocks = list(parameter_blocks(remaining, num_rows, max_bytes))

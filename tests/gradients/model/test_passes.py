@@ -12,10 +12,8 @@ from tests.gradients import models
 @pytest.mark.slow
 @pytest.mark.parametrize(("lora", "reentrant"), [(False, False), (False, True), (True, True)])
 def test_a_model_in_training_mode_with_checkpointing_gives_the_same_rows(lora, reentrant):
-    expected, groups = (
-        models.policy_of(models.tiny_model("qwen3_gqa_norms", lora=lora), lora=lora),
-        models.tiny_groups(1, 3),
-    )
+    expected = models.policy_of(models.tiny_model("qwen3_gqa_norms", lora=lora), lora=lora)
+    groups = models.tiny_groups(1, 3)
     model = models.tiny_model("qwen3_gqa_norms", lora=lora).train()
     inner = model.get_base_model() if lora else model
     inner.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": reentrant})

@@ -161,10 +161,8 @@ def test_a_token_beyond_the_vocabulary_is_no_row():
 
 
 def test_weights_of_another_dtype_are_rounded_to_the_trainers_and_an_adapter_is_not(saved, adapter):
-    exact, rounded = (
-        load_measured_policy(full(saved)),
-        load_measured_policy(full(saved), trained=TrainedDtypes(weights="bfloat16")),
-    )
+    exact = load_measured_policy(full(saved))
+    rounded = load_measured_policy(full(saved), trained=TrainedDtypes(weights="bfloat16"))
     for name, parameter in exact.trainable.items():
         assert torch.equal(rounded.trainable[name], parameter.to(torch.bfloat16).float())
     adapted_model = load_measured_policy(lora(adapter, str(saved)), trained=TrainedDtypes(weights="bfloat16")).model

@@ -369,10 +369,8 @@ def effects_held_out(
 
 
 def test_undefined_effects_on_held_out_prompts_say_why() -> None:
-    few_groups, few_prompts = (
-        effects_held_out(np.ones((2, 4)).tolist(), None),
-        effects_held_out(np.ones((4, 2)).tolist(), None),
-    )
+    few_groups = effects_held_out(np.ones((2, 4)).tolist(), None)
+    few_prompts = effects_held_out(np.ones((4, 2)).tolist(), None)
     for result, label in (
         (few_groups, "groups have a gradient"),
         (few_prompts, "held-out prompts have a correct answer"),

@@ -72,10 +72,8 @@ def test_an_undefined_side_leaves_no_difference(first: str | None, last: str | N
 
 
 def test_a_ratio_is_the_difference_of_logarithms() -> None:
-    first, last = (
-        Estimate(value=0.2, low=0.1, high=0.3, num_units=9),
-        Estimate(value=0.5, low=0.4, high=0.8, num_units=8),
-    )
+    first = Estimate(value=0.2, low=0.1, high=0.3, num_units=9)
+    last = Estimate(value=0.5, low=0.4, high=0.8, num_units=8)
     ratio = intervals.ratio_of(first, last, correlation=0.3)
     logs = [Estimate(value=math.log(e.value), low=math.log(e.low), high=math.log(e.high)) for e in (first, last)]
     assert ratio.value == pytest.approx(2.5)
