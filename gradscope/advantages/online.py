@@ -145,9 +145,7 @@ class _ValueTracker(OnlineAdvantage):
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
         """The advantages of a step, [R][1]; remembers its rewards and the first completion of each group."""
         counts = [self._counts.get(prompt, (PRIOR, PRIOR)) for prompt in step.prompt_ids]
-        raw = [
-            rewards - passes / (passes + fails) for rewards, (passes, fails) in zip(step.rewards, counts, strict=True)
-        ]
+        raw = [r - passes / (passes + fails) for r, (passes, fails) in zip(step.rewards, counts, strict=True)]
         retained = np.clip(2.0 ** (-self._policy_change(step) / HALF_LIFE), MIN_RETAINED, MAX_RETAINED)
         starts = np.cumsum([0, *(len(rewards) for rewards in step.rewards)])
         for index, (prompt, rewards) in enumerate(zip(step.prompt_ids, step.rewards, strict=True)):

@@ -249,9 +249,7 @@ ENTRIES: tuple[Formulation, ...] = (
 """Formula, source and needs of every formulation, one row each."""
 ALL_FORMULATIONS: dict[str, Formulation] = {entry.name: entry for entry in ENTRIES}
 """Name -> entry: all there are; those of scope ``gram`` are for ``rank``, a run can be trained with any other."""
-FORMULATIONS: dict[str, Formulation] = {
-    name: entry for name, entry in ALL_FORMULATIONS.items() if entry.scope == "group"
-}
+FORMULATIONS: dict[str, Formulation] = {name: e for name, e in ALL_FORMULATIONS.items() if e.scope == "group"}
 """Name -> entry of the formulations of one group's rewards, which can be computed from any log."""
 GRAM_FORMULATIONS: dict[str, Formulation] = {
     name: entry for name, entry in ALL_FORMULATIONS.items() if entry.scope in ("gram", "length")

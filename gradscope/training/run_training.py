@@ -121,10 +121,8 @@ def _make_trainer(
     ]
     dense = None
     if config.reward == policies.ANSWER_PROBABILITY and task.answer_mark is not None:
-        batch_size = arguments["per_device_train_batch_size"]
-        dense = policies.AnswerProbability(
-            policy, task.answer_mark, temperature=config.temperature, batch_size=batch_size
-        )
+        size = arguments["per_device_train_batch_size"]
+        dense = policies.AnswerProbability(policy, task.answer_mark, temperature=config.temperature, batch_size=size)
     padding = getattr(policy.model.config.get_text_config(), "pad_token_id", None)
     try:
         trainer = RecordingTrainer(

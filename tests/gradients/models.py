@@ -142,9 +142,7 @@ def break_rule(monkeypatch, name: str, parameter: str, *, share: float = 0.0, be
 
         return factors
 
-    broken = [
-        replace(rule, factors=wrong(rule.factors)) if rule.factors.__name__ == name else rule for rule in rules.RULES
-    ]
+    broken = [replace(r, factors=wrong(r.factors)) if r.factors.__name__ == name else r for r in rules.RULES]
     assert broken != list(rules.RULES), f"there is no rule {name}"
     monkeypatch.setattr(rules, "RULES", tuple(broken))
 

@@ -59,17 +59,13 @@ def test_checkpoints_begin_before_the_first_update(short_run: MakeRun) -> None:
 
     run = short_run()
     assert [weights.num_updates for weights in find_weights(run)] == [0, 2, 3]
-    packaged, before = (
-        load_file(folder / "model.safetensors") for folder in (EMBEDDED_FOLDER, checkpoint_path(run, 0))
-    )
+    packaged, before = (load_file(path / "model.safetensors") for path in (EMBEDDED_FOLDER, checkpoint_path(run, 0)))
     after = load_file(checkpoint_path(run, 3) / "model.safetensors")
     assert packaged.keys() == before.keys() == after.keys()
     assert all(np.array_equal(packaged[name], before[name]) for name in packaged)
     assert not any(np.array_equal(before[name], after[name]) for name in packaged)
     # nothing is pickled but the newest state
-    pickles = {
-        path.relative_to(run).as_posix() for kind in ("*.pt", "*.pth", "*.bin", "*.pkl") for path in run.rglob(kind)
-    }
+    pickles = {p.relative_to(run).as_posix() for kind in ("*.pt", "*.pth", "*.bin", "*.pkl") for p in run.rglob(kind)}
     assert pickles == {f"checkpoints/checkpoint-3/{name}" for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth")}
     assert [path.parent.name for path in run.rglob("trainer_state.json")] == ["checkpoint-3"]
     assert not list(run.rglob("README.md"))

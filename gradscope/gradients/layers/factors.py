@@ -59,9 +59,7 @@ class OuterProduct(Struct, frozen=True, kw_only=True):
     def _shared_right(self) -> torch.Tensor | None:
         """The longest right factor where the others are its beginnings, as those of one sequence's tokens are."""
         longest = max(self.right, key=len)
-        is_shared = all(
-            part.data_ptr() == longest.data_ptr() and part.stride() == longest.stride() for part in self.right
-        )
+        is_shared = all(x.data_ptr() == longest.data_ptr() and x.stride() == longest.stride() for x in self.right)
         return longest if is_shared else None
 
     def padded(self, order: Sequence[int]) -> PaddedProduct:
@@ -175,9 +173,7 @@ def changed(value: Any, change: Callable[[Any], Any]) -> Any:
 
 def moved(factor: GradientFactor, device: torch.device) -> GradientFactor:
     """The same factor on another device; an output layer stays where it is."""
-    return cast(
-        GradientFactor, changed(factor, lambda part: part.to(device) if isinstance(part, torch.Tensor) else part)
-    )
+    return cast(GradientFactor, changed(factor, lambda x: x.to(device) if isinstance(x, torch.Tensor) else x))
 
 
 def compact(factors: Sequence[GradientFactor]) -> list[GradientFactor]:
@@ -237,9 +233,7 @@ class LayerCall(Struct, frozen=True, kw_only=True):
         A head that was only given the last positions has a shorter token axis, aligned at its end.
         """
         missing = self.length - tensor.shape[1]
-        return tuple(
-            tensor[row, max(start - missing, 0) : stop - missing] for row, (start, stop) in enumerate(self.spans)
-        )
+        return tuple(tensor[i, max(start - missing, 0) : stop - missing] for i, (start, stop) in enumerate(self.spans))
 
     def summed(self, grad: torch.Tensor) -> Summed:
         """A gradient [B, ..., O] summed over every axis but the first and last; padding has no gradient."""

@@ -105,9 +105,7 @@ class _AdapterLayer(Struct, frozen=True, kw_only=True):
         assert isinstance(module, lora.Linear | lora.Embedding), "the rule is chosen by type"
         (name,) = _active(module)
         is_lookup = isinstance(module, lora.Embedding)
-        first, second = (
-            f"lora_embedding_{part}.{name}" if is_lookup else f"lora_{part}.{name}.weight" for part in "AB"
-        )
+        first, second = (f"lora_embedding_{x}.{name}" if is_lookup else f"lora_{x}.{name}.weight" for x in "AB")
         magnitude = f"lora_magnitude_vector.{name}.weight"
         lora_a, lora_b = module.get_parameter(first), module.get_parameter(second)
         base, scale = module.get_base_layer(), module.scaling[name]

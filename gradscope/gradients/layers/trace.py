@@ -40,9 +40,7 @@ class CoveredLayers:
         without_rule: set[str] = set()
         claimed: set[tuple[nn.Module, str]] = set()  # parameters that the rule of a layer around their module is about
         for module in model.modules():
-            held = {
-                name: p for name, p in module._parameters.items() if p is not None and (module, name) not in claimed
-            }
+            held = {n: p for n, p in module._parameters.items() if p is not None and (module, n) not in claimed}
             for name in adapter_parameters(module):
                 path, _, below = name.rpartition(".")
                 claimed.add((module.get_submodule(path), below))

@@ -65,9 +65,7 @@ def sharding_arguments(model_class: Any, config: Any) -> dict[str, Any]:
         build = getattr(model_class, "from_config", None) or model_class._from_config
         skeleton = build(config)
     depth = getattr(config.get_text_config(), "num_hidden_layers", None)
-    layers = next(
-        (name for name, m in skeleton.named_modules() if isinstance(m, nn.ModuleList) and len(m) == depth), None
-    )
+    layers = next((n for n, m in skeleton.named_modules() if isinstance(m, nn.ModuleList) and len(m) == depth), None)
     plan = {f"{layers}.*": "free_full_weight"} if layers is not None else None
     return {"distributed_config": DistributedConfig(fsdp_size=num_connected(), fsdp_plan=plan)}
 

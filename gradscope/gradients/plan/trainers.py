@@ -100,9 +100,8 @@ def _verl_objective(settings: TrainerSettings) -> Objective:
     correction = None if cannot else _verl_correction(settings)
     bypassed = _is_bypassed(settings)
     average = AGGREGATIONS.get(mode, losses.mean_per_token)
-    average = (
-        losses.without_empty(average) if _leaves_out_empty(settings) and _is_one_micro_batch(settings) else average
-    )
+    if _leaves_out_empty(settings) and _is_one_micro_batch(settings):
+        average = losses.without_empty(average)
     return Objective(
         loss_type=f"verl's {term}, {mode}",
         declared=losses.Loss(term=_VERL_TERMS.get(term, losses.dual_clipped), average=average, averages_entropy=True),
@@ -183,9 +182,7 @@ def _verl_micro_batches(settings: TrainerSettings) -> Iterator[Reason]:
 def _is_one_micro_batch(settings: TrainerSettings) -> bool:
     """Whether an update is known to be one forward and backward pass."""
     devices = int(settings.lookup("trainer.n_gpus_per_node", 8)) * int(settings.lookup("trainer.nnodes", 1))
-    size, dynamic = (
-        settings.lookup(f"{_ACTOR}.{name}") for name in ("ppo_micro_batch_size_per_gpu", "use_dynamic_bsz")
-    )
+    size, dynamic = (settings.lookup(f"{_ACTOR}.{n}") for n in ("ppo_micro_batch_size_per_gpu", "use_dynamic_bsz"))
     rows = _verl_rows(settings)
     return devices == 1 and not dynamic and rows is not None and size is not None and int(size) >= rows
 

@@ -56,9 +56,7 @@ def _add_token_parameter(
 ) -> None:
     """Add one parameter's gradients of token rows, by chunk, in the fewest columns that keep products."""
     products = [(rows, factor) for rows, factors in parts for factor in factors if isinstance(factor, OuterProduct)]
-    remaining = [
-        (rows, [factor for factor in factors if not isinstance(factor, OuterProduct)]) for rows, factors in parts
-    ]
+    remaining = [(rows, [f for f in factors if not isinstance(f, OuterProduct)]) for rows, factors in parts]
     remaining = [(rows, factors) for rows, factors in remaining if factors]
     product_rows = [row for rows, _ in products for row in rows]
     if (

@@ -282,9 +282,7 @@ def measure_signals(
         members = range(first, first + len(group.rollouts))
         first, table = members.stop, tables.get(group.group_id)
         rows = [_token_rows(prepared, sequence, signal) for sequence in members]
-        sums += [
-            _weighed(prepared, step, sequence, grads, logged) for sequence, grads in zip(members, rows, strict=True)
-        ]
+        sums += [_weighed(prepared, step, i, grads, logged) for i, grads in zip(members, rows, strict=True)]
         if table is not None:
             chosen = torch.stack([rows[row.sequence - members.start][row.position] for row in table.rows]).double()
             grams.append(TokenGram(table=table, gram=_products(chosen), num_columns=chosen.shape[1]))

@@ -347,9 +347,7 @@ def _norm(gradients: Iterable[torch.Tensor]) -> float:
     """As PyTorch's clipping computes it, in the dtype of the gradients."""
     parts = list(gradients)
     if num_connected() > 1:  # of sharded tensors and unsharded ones
-        return float(
-            torch.linalg.vector_norm(torch.stack([full_tensor(torch.linalg.vector_norm(part)) for part in parts]))
-        )
+        return float(torch.linalg.vector_norm(torch.stack([full_tensor(torch.linalg.vector_norm(p)) for p in parts])))
     return float(torch.nn.utils.get_total_norm(parts))
 
 

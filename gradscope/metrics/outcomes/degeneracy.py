@@ -228,9 +228,7 @@ def dead_persistence(step: ArrayLike, prompt: ArrayLike, dead: ArrayLike, *, res
     intervals = (excess.interval, after_dead.interval, after_live.interval)
     if excess.value is not None and None not in intervals:
         # none dead among a few returns resamples to none: the difference is no better known than both shares (Newcombe)
-        (first, *ends), (second, *second_ends) = (
-            (share.value or 0.0, *share.ends) for share in (after_dead, after_live)
-        )
+        (first, *ends), (second, *second_ends) = ((x.value or 0.0, *x.ends) for x in (after_dead, after_live))
         low = excess.value - float(np.hypot(first - ends[0], second_ends[1] - second))
         high = excess.value + float(np.hypot(ends[1] - first, second - second_ends[0]))
         excess = replace(excess, low=min(excess.ends[0], low), high=max(excess.ends[1], high)).within(-1.0, 1.0)

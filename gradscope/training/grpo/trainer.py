@@ -260,9 +260,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         # Both are [R][T], at the sampling temperature, in float32. Where the formulation reads the last hidden states,
         # before the first token and at each, these come with them, [R][1 + T, H].
         size, needs_states = self.args.per_device_train_batch_size, self._online.reads_states
-        rows = [
-            torch.tensor(prompt + completion) for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
-        ]
+        rows = [torch.tensor(ids + completion) for ids, completion in zip(prompt_ids, completion_ids, strict=True)]
         logprobs: list[tuple[float, ...]] = []
         max_logprobs: list[tuple[float, ...]] = []
         states: list[NDArray[np.float32]] = []

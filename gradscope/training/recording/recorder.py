@@ -147,9 +147,7 @@ def _gathered_weights(trainer: Trainer, run: Path) -> Iterator[WeightsRef | None
     try:
         if trainer.is_world_process_zero():
             _name_padding(folder / "config.json", trainer.model)
-            yield run_folder.weights_at(
-                folder, num_updates=0, base_of=lambda adapter: run_folder.find_base(adapter, run)
-            )
+            yield run_folder.weights_at(folder, num_updates=0, base_of=lambda path: run_folder.find_base(path, run))
         else:
             yield None
     finally:

@@ -170,12 +170,10 @@ def head_norms(prepared: PreparedStep) -> float:
 
 def doubt(model: Any, question: str) -> None:
     """Ask a model about its output layer; the second of several processes gets no as the answer to one question."""
-    honest = getattr(head_module, question)
-    setattr(
-        head_module, question, lambda *inputs: honest(*inputs) if connected_index() == 0 else honest(*inputs) and None
-    )
+    real = getattr(head_module, question)
+    setattr(head_module, question, lambda *inputs: real(*inputs) if connected_index() == 0 else real(*inputs) and None)
     plain_head(model)
-    setattr(head_module, question, honest)
+    setattr(head_module, question, real)
 
 
 def count_traffic() -> Counter[str]:

@@ -29,9 +29,7 @@ def test_no_other_cut_costs_less(lengths, budget, cost):
     for chosen in product((False, True), repeat=len(lengths) - 1):
         edges = [0, *(i for i, is_cut in enumerate(chosen, start=1) if is_cut), len(lengths)]
         padded = [ordered[start] * (stop - start) for start, stop in pairwise(edges)]
-        if all(
-            stop - start == 1 or size <= budget for size, (start, stop) in zip(padded, pairwise(edges), strict=True)
-        ):
+        if all(stop - start == 1 or n <= budget for n, (start, stop) in zip(padded, pairwise(edges), strict=True)):
             cuts.append((len(padded), sum(padded)))
     result = len(batches), sum(max(lengths[row] for row in batch) * len(batch) for batch in batches)
     assert result in cuts

@@ -251,9 +251,8 @@ def test_distance_is_to_the_sampler_where_there_is_one(gap, stays):
 
 def test_the_correction_multiplies_the_reward_part():
     completion = losses.Completion(counted=COUNTED_SLOPES, sampler=LOGPROBS_SLOPES - 0.2)
-    corrected = slope_of(
-        "dapo", completion, UNIT, correction=losses.SamplerCorrection(mode="token_truncate", high=None)
-    )
+    correction = losses.SamplerCorrection(mode="token_truncate", high=None)
+    corrected = slope_of("dapo", completion, UNIT, correction=correction)
     torch.testing.assert_close(corrected, -WEIGHTS * torch.exp(torch.tensor(0.2, dtype=torch.float64)))
 
 

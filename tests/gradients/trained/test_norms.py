@@ -446,9 +446,7 @@ def test_noise_that_meets_zeros_shows_only_in_the_gradient() -> None:
     model = tiny_model("qwen3_gqa_norms")
     draws, scale = count(1), torch.nn.Parameter(torch.zeros(()))
     model.noisy_scale = scale
-    model.model.norm.register_forward_hook(
-        lambda module, inputs, output: output + scale * next(draws) * output.detach()
-    )
+    model.model.norm.register_forward_hook(lambda _, inputs, output: output + scale * next(draws) * output.detach())
     policy = policy_of(model)
     sequence = prepare_step(policy, tiny_groups(), DAPO).shortest
     assert not is_random(policy, sequence, without_dropout=False)

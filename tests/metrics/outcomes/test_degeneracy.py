@@ -186,9 +186,7 @@ def test_two_groups_of_a_step_are_one_visit() -> None:
 
 def test_an_unknown_answer_says_why() -> None:
     single = returns((1, "a", True), (2, "b", False))
-    assert {first.undefined for first in (single.after_dead, single.after_live, single.excess)} == {
-        "no prompt comes back"
-    }
+    assert {x.undefined for x in (single.after_dead, single.after_live, single.excess)} == {"no prompt comes back"}
     assert (single.num_returns, single.excess.num_units) == (0, 2)
     dead = returns((1, "a", True), (2, "a", False), (1, "b", True), (2, "b", True))
     assert dead.after_dead.value == 1 / 2

@@ -86,9 +86,7 @@ def test_many_prompts_leave_what_their_counts_leave_open() -> None:
     points = np.linspace(0, 1, 401) ** 2
     counts = binom.pmf(np.arange(9)[:, None], 8, points)
     target = counts @ np.full(401, 1 / 401)
-    ends = [
-        sign * linprog(sign * unsolved(32)(points), A_eq=counts, b_eq=target, method="highs").fun for sign in (1, -1)
-    ]
+    ends = [s * linprog(s * unsolved(32)(points), A_eq=counts, b_eq=target, method="highs").fun for s in (1, -1)]
     num_prompts = 1_000_000
     c = np.repeat(np.arange(9), np.round(target * num_prompts).astype(int))
     low, high = bounds_of(np.full(len(c), 8), c).interval(unsolved(32))

@@ -117,9 +117,7 @@ def test_the_interval_holds_the_factor() -> None:
 def test_beyond_the_samples_of_the_first_there_is_a_lower_bound() -> None:
     first, second = best_of(16, 300, 16)
     (factor,) = passk.compression_factors(first, second, [4])
-    assert factor.factor.undefined == (
-        "the 16 samples of the first may not reach the second's pass@4: m is open upwards"
-    )
+    assert factor.factor.undefined == "the 16 samples of the first may not reach the second's pass@4: m is open upwards"
     assert 3.5 <= factor.at_least <= 4
     few = passk.compression_factors((first[0][:8], first[1][:8] * 0), (first[0][:8], first[1][:8] * 0 + 1), [1])[0]
     assert "open upwards" in few.factor.undefined

@@ -51,9 +51,7 @@ def test_of_uncorrelated_steps_the_interval_is_not_far_from_students() -> None:
 def test_a_drift_below_noise_widens_the_interval_of_a_mean(num_steps: int) -> None:
     rng = np.random.default_rng(3)
     noise = rng.normal(size=num_steps)
-    still, moved = (
-        mean_of_steps(series) for series in (noise, noise + np.repeat(rng.normal(size=10), num_steps // 10))
-    )
+    still, moved = (mean_of_steps(s) for s in (noise, noise + np.repeat(rng.normal(size=10), num_steps // 10)))
     assert moved.ends[1] - moved.ends[0] > 1.5 * (still.ends[1] - still.ends[0])
     assert moved.num_units < still.num_units
 
