@@ -192,10 +192,7 @@ class _ValueTracker(OnlineAdvantage):
         prompts = [name.partition(":")[2] for name in memory.numbers if name.startswith(f"{_KINDS[0]}:")]
         if len(memory.numbers) != len(_KINDS) * len(prompts):
             raise ValueError("what was kept is no count of passes and fails by prompt")
-        self._counts = {
-            prompt: (memory.numbers[f"{_KINDS[0]}:{prompt}"], memory.numbers[f"{_KINDS[1]}:{prompt}"])
-            for prompt in prompts
-        }
+        self._counts = {p: (memory.numbers[f"{_KINDS[0]}:{p}"], memory.numbers[f"{_KINDS[1]}:{p}"]) for p in prompts}
         self._seen = {
             prompt: (
                 tuple(memory.arrays[f"{_ARRAYS[0]}:{prompt}"].astype(int).tolist()),

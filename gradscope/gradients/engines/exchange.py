@@ -128,9 +128,7 @@ def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> _Messa
         tokens = tuple(HeadTokens(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True))
         return layer_factors.HeadProduct(head=head, tokens=tokens, is_bias=len(fields["shape"]) == 1)
 
-    parts = [
-        (tuple(rows), [factor_of(kind, described) for kind, described in factors]) for rows, factors in fields["parts"]
-    ]
+    parts = [(tuple(rows), [factor_of(*part) for part in factors]) for rows, factors in fields["parts"]]
     return _Message(shape=tuple(fields["shape"]), parts=tuple(parts))
 
 

@@ -156,10 +156,7 @@ def looked_up_ids(factors: Iterable[GradientFactor]) -> torch.Tensor:
 
 def renumbered(parts: Sequence[Part], seen: torch.Tensor) -> list[Part]:
     """What looks up a table, with ids counted among those that occur; other factors are left out."""
-    return [
-        (rows, [factor.renumbered(seen) for factor in factors if isinstance(factor, Scatter)])
-        for rows, factors in parts
-    ]
+    return [(rows, [f.renumbered(seen) for f in factors if isinstance(f, Scatter)]) for rows, factors in parts]
 
 
 def changed(value: Any, change: Callable[[Any], Any]) -> Any:

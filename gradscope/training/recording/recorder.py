@@ -84,10 +84,7 @@ def _formulation_of(trainer: Any) -> str:
     """How the trainer makes advantages: a formulation of ours, ``trl`` for TRL's own that is none, or ``custom``."""
     generate = type(trainer)._generate_and_score_completions
     aggregation = getattr(trainer.args, "multi_objective_aggregation", "sum_then_normalize")
-    if (
-        generate not in [kind._generate_and_score_completions for kind in _TRAINERS]
-        or aggregation != "sum_then_normalize"
-    ):
+    if generate not in [k._generate_and_score_completions for k in _TRAINERS] or aggregation != "sum_then_normalize":
         return run_folder.CUSTOM_ADVANTAGE
     return _SCALED.get(str(getattr(trainer.args, "scale_rewards", None)), run_folder.TRL_ADVANTAGE)
 

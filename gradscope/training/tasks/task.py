@@ -104,9 +104,7 @@ def incoherence_sentence(run: Path) -> str | None:
     steps = [values for values in read_metrics(run).values() if "num_rewarded" in values]
     if not steps:
         return None
-    num_rewarded, num_incoherent = (
-        int(sum(values[name] for values in steps)) for name in ("num_rewarded", "num_incoherent")
-    )
+    num_rewarded, num_incoherent = (int(sum(row[name] for row in steps)) for name in ("num_rewarded", "num_incoherent"))
     share = frac_incoherent(num_rewarded, num_incoherent).value
     if share is None:
         return f"no rollout had a reward of {REWARDED:g} or more"

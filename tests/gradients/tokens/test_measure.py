@@ -96,9 +96,7 @@ def step():
 def test_shares_add_up_and_a_lone_token_has_its_rollouts_norm(step):
     policy, groups, gram = step
     tokens = measure_rollout_tokens(prepare_step(policy, groups, models.DAPO), gram, [4, 0], max_tokens=512)
-    assert [(first.group_id, first.sample) for first in tokens] == [
-        (gram.group_ids[index], gram.samples[index]) for index in (4, 0)
-    ]
+    assert [(t.group_id, t.sample) for t in tokens] == [(gram.group_ids[i], gram.samples[i]) for i in (4, 0)]
     for index, first in zip((4, 0), tokens, strict=True):
         assert first.shares is not None
         assert first.shares.sum() == pytest.approx(1.0)

@@ -169,9 +169,7 @@ def test_the_excess_is_that_of_mantel_and_haenszel() -> None:
     dead = {(step, prompt): is_dead for step, prompt, is_dead in groups}
     above = below = 0.0
     for step in (2, 3):
-        after = {
-            kind: [dead[step, f"p{p}"] for p in range(30) if dead[step - 1, f"p{p}"] is kind] for kind in (True, False)
-        }
+        after = {k: [dead[step, f"p{p}"] for p in range(30) if dead[step - 1, f"p{p}"] is k] for k in (True, False)}
         weight = len(after[True]) * len(after[False]) / 30
         above += weight * (np.mean(after[True]) - np.mean(after[False]))
         below += weight
