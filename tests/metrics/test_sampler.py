@@ -71,9 +71,8 @@ def test_every_number_is_that_of_plain_arithmetic(seed: int, scale: float) -> No
     sums = sequence_sums(np.concatenate(sequences), [len(s) for s in sequences], np.concatenate(advantages))
     prompts = [f"p{index // 2}" for index in range(40)]
     estimates = mismatch_estimates(sums, prompts, resampling=FEW)
-    assert {name: estimates[name].value for name in NAMES} == pytest.approx(
-        by_hand(sequences, advantages), rel=1e-9, abs=1e-12
-    )
+    expected = pytest.approx(by_hand(sequences, advantages), rel=1e-9, abs=1e-12)
+    assert {name: estimates[name].value for name in NAMES} == expected
     for name in NAMES:
         low, high = estimates[name].ends
         assert low <= estimates[name].value <= high
@@ -125,11 +124,10 @@ def test_prompts_are_the_unit_that_is_resampled() -> None:
     rng = np.random.default_rng(3)
     ratios = rng.normal(0, 0.1, 30)
     once = mismatch_estimates(sequence_sums(ratios, [1] * 30), range(30), resampling=FEW)
-    copies = mismatch_estimates(
-        sequence_sums(np.repeat(ratios, 8), [1] * 240), np.repeat(np.arange(30), 8), resampling=FEW
-    )
+    sums = sequence_sums(np.repeat(ratios, 8), [1] * 240)
+    copies = mismatch_estimates(sums, np.repeat(np.arange(30), 8), resampling=FEW)
     assert copies["logprob_gap"].interval == pytest.approx(once["logprob_gap"].interval)
-    independent = mismatch_estimates(sequence_sums(np.repeat(ratios, 8), [1] * 240), range(240), resampling=FEW)
+    independent = mismatch_estimates(sums, range(240), resampling=FEW)
     assert np.ptp(independent["logprob_gap"].ends) < 0.5 * np.ptp(copies["logprob_gap"].ends)
 
 

@@ -77,9 +77,8 @@ def test_an_output_layer_forms_the_gradient_of_its_output_slice_by_slice(monkeyp
     monkeypatch.setattr(head_module, "SLICE_BYTES", 4 * 3 * 2)  # two columns at a time
     head = PlainHead(module=module, scale=1.0, cap=None)
     for is_bias, grad in zip((False, True), expected, strict=True):
-        factor = factors.moved(
-            factors.HeadProduct(head=head, tokens=(tokens, tokens), is_bias=is_bias), torch.device("cpu")
-        )
+        product = factors.HeadProduct(head=head, tokens=(tokens, tokens), is_bias=is_bias)
+        factor = factors.moved(product, torch.device("cpu"))
         target = torch.zeros(7, grad.numel() // 11, dtype=torch.float64)
         factor.add_to(1, 3, target)
         torch.testing.assert_close(target, grad.view(11, -1)[3:10])

@@ -89,10 +89,9 @@ def test_an_adapter_of_another_method_comes_back_as_it_was_saved(name, tmp_path)
     model = adapt_with(models.tiny_model("llama_untied_biases"), OTHER_METHODS[name])
     weights = save(model, models.tiny_model("llama_untied_biases"), tmp_path)
     require_same(model, weights)
-    step = models.measured_step(
-        load_measured_policy(weights, device="cpu"), models.tiny_groups(), models.DAPO, engine="stream"
-    )
-    assert models.score_error(step, models.policy_of(model, lora=True), models.tiny_groups()) < 1e-5
+    policy, groups = load_measured_policy(weights, device="cpu"), models.tiny_groups()
+    step = models.measured_step(policy, groups, models.DAPO, engine="stream")
+    assert models.score_error(step, models.policy_of(model, lora=True), groups) < 1e-5
     assert step.slow_parameters
 
 

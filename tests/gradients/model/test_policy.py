@@ -72,9 +72,8 @@ def rewrite(path: Path, change) -> None:
 def test_an_output_layer_in_float32_keeps_its_digits_among_coarser_weights(tmp_path, name, dtype):
     tiny_model(name).save_pretrained(tmp_path)
     head = load_measured_policy(full(tmp_path)).model.lm_head.weight
-    policy = load_measured_policy(
-        full(tmp_path), dtype=dtype, trained=TrainedDtypes(weights="bfloat16", float32_head=True)
-    )
+    trained = TrainedDtypes(weights="bfloat16", float32_head=True)
+    policy = load_measured_policy(full(tmp_path), dtype=dtype, trained=trained)
     assert torch.equal(policy.model.lm_head.weight, head)
     assert policy.model.model.embed_tokens.weight.dtype == (torch.float32 if name.startswith("qwen3") else policy.dtype)
     inner = policy.model.model.layers[0].mlp.up_proj.weight

@@ -139,21 +139,16 @@ def test_beyond_its_bounds_a_ratio_is_cut_or_dropped():
 
 
 def test_the_arguments_of_old_and_new_versions():
-    assert losses.SamplerCorrection.from_values({}) is None
-    assert (
-        losses.SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_correction": False}) is None
-    )
-    assert losses.SamplerCorrection.from_values({"use_vllm": True}) == losses.SamplerCorrection(
-        mode="sequence_mask", high=3.0
-    )
-    old = losses.SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_cap": 2.0})
-    new = losses.SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_clip_max": 2.0})
+    from_values = losses.SamplerCorrection.from_values
+    assert from_values({}) is None
+    assert from_values({"use_vllm": True, "vllm_importance_sampling_correction": False}) is None
+    assert from_values({"use_vllm": True}) == losses.SamplerCorrection(mode="sequence_mask", high=3.0)
+    old = from_values({"use_vllm": True, "vllm_importance_sampling_cap": 2.0})
+    new = from_values({"use_vllm": True, "vllm_importance_sampling_clip_max": 2.0})
     assert old == new == losses.SamplerCorrection(high=2.0)
     inputs = {"vllm_importance_sampling_mode": "token_mask", "vllm_importance_sampling_clip_min": 0.5}
     inputs |= {"use_vllm": True, "vllm_importance_sampling_clip_max": None}
-    assert losses.SamplerCorrection.from_values(inputs) == losses.SamplerCorrection(
-        mode="token_mask", low=0.5, high=None
-    )
+    assert from_values(inputs) == losses.SamplerCorrection(mode="token_mask", low=0.5, high=None)
 
 
 BY_HAND = {

@@ -64,9 +64,8 @@ def test_the_reference_holds_its_own_log_probabilities_where_there_is_a_kl_term(
     reference, groups = tiny_model("llama_untied_biases"), tiny_groups(1, 2)
     reference.lm_head.weight.data.mul_(0.5)
     policy = policy_of(tiny_model("llama_untied_biases"), reference=reference)
-    for rollout, completion in zip(
-        groups[0].rollouts, prepare_step(policy, groups, WITH_KL).plan.completions, strict=True
-    ):
+    plan = prepare_step(policy, groups, WITH_KL).plan
+    for rollout, completion in zip(groups[0].rollouts, plan.completions, strict=True):
         np.testing.assert_allclose(completion.reference, plain_logprobs(reference, rollout).detach(), rtol=1e-5)
     plan = prepare_step(policy, groups, DAPO).plan
     assert all(completion.reference is None for completion in plan.completions)

@@ -75,9 +75,8 @@ def test_products_are_those_of_plain_gradients(name: str, lora: bool) -> None:
 
 @pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
 def test_every_engine_agrees_and_changes_nothing_of_the_step(engine: str) -> None:
-    prepared = prepare_step(
-        models.tiny_policy("qwen3_gqa_norms"), models.tiny_groups(), Objective(loss_type="grpo", beta=0.0)
-    )
+    objective = Objective(loss_type="grpo", beta=0.0)
+    prepared = prepare_step(models.tiny_policy("qwen3_gqa_norms"), models.tiny_groups(), objective)
     step = measure_step(prepared, engine=engine)
     before = step.gram.copy(), prepared.plan, prepared.groups
     result = measure_heldout_gram(prepared, step, heldout_groups(), SHARES, engine=engine, verify="all")

@@ -98,9 +98,8 @@ def test_norm_and_kl_part_are_those_of_the_gram_matrix(objective: Objective, lor
     model, reference = tiny_model("qwen3_gqa_norms", lora=lora), tiny_model("qwen3_gqa_norms").requires_grad_(False)
     with torch.no_grad():
         reference.lm_head.weight.mul_(1.3)
-    step = prepared(
-        policy_of(model, lora=lora, reference=reference), tiny_groups(), objective, batch_tokens=batch_tokens
-    )
+    policy = policy_of(model, lora=lora, reference=reference)
+    step = prepared(policy, tiny_groups(), objective, batch_tokens=batch_tokens)
     gram, reported = measure_step(step, engine="stream"), []
     with waiting_gradients(step.policy):
         result = measure_norm(step, lambda *progress: reported.append(progress))

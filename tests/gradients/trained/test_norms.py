@@ -276,9 +276,8 @@ def test_the_copy_of_a_saved_head_is_fused_and_under_the_reference_the_head_itse
         assert head(hidden).dtype == torch.float32
         torch.testing.assert_close(head(hidden), (hidden.bfloat16() @ head.weight.bfloat16().t()).float())
         with model.disable_adapter():
-            torch.testing.assert_close(
-                head(hidden), (hidden.bfloat16() @ head.original_module.weight.bfloat16().t()).float()
-            )
+            expected = hidden.bfloat16() @ head.original_module.weight.bfloat16().t()
+            torch.testing.assert_close(head(hidden), expected.float())
 
 
 def test_in_autocast_logits_and_their_cotangents_are_rounded_and_their_products_are_not() -> None:

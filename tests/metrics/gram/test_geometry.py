@@ -224,9 +224,8 @@ norm_lists = st.lists(st.just(0.0) | st.floats(1e-6, 1e6), min_size=2, max_size=
 def test_gini_is_the_mean_absolute_difference(norms: list[float]) -> None:
     values = np.array(norms)
     differences = np.abs(values[:, None] - values[None, :]).sum()
-    assert geometry.row_sparsity(norms)["gini"].value == pytest.approx(
-        differences / (2 * len(norms) * values.sum()), abs=1e-9
-    )
+    expected = differences / (2 * len(norms) * values.sum())
+    assert geometry.row_sparsity(norms)["gini"].value == pytest.approx(expected, abs=1e-9)
 
 
 @given(norm_lists.filter(any), st.sampled_from([2.0**-100, 2.0**100]))  # exact: thresholds are hit alike

@@ -36,9 +36,8 @@ def test_a_dozen_prompts_over_two_steps_know_no_less_than_the_range() -> None:
     rows = [(1 + i // 6, f"p{i}", 4, {0: 1, 7: 1, 9: 3}.get(i, 4)) for i in range(12)]
     estimates = degeneracy.estimate_degeneracies([table_of(rows)], base_pass_rate="step")[0]
     assert 0.0 <= estimates.iid_prediction.low < estimates.iid_prediction.value < estimates.iid_prediction.high <= 1.0
-    parts = estimate_gap_parts(
-        table_of(rows).draws, degeneracy.estimate_degeneracies([table_of(rows)])[0].jensen_gap, None
-    )
+    table = table_of(rows)
+    parts = estimate_gap_parts(table.draws, degeneracy.estimate_degeneracies([table])[0].jensen_gap, None)
     for part in (estimates.jensen_gap, *parts):
         assert 0.0 <= part.low <= part.value < part.high <= 1.0
 
@@ -115,9 +114,8 @@ def test_equal_tables_share_the_estimates_that_each_has_by_itself() -> None:
     assert estimates == [degeneracy.estimate_degeneracies([table])[0] for table in tables]
     assert len({id(single) for single in estimates}) < len(tables)
     single, other = (table_of([(1, first, 2, 1), (1, "m", 2, 0)]) for first in "az")
-    assert (
-        degeneracy.estimate_degeneracies([single, other])[0] is not degeneracy.estimate_degeneracies([single, other])[1]
-    )
+    estimates = degeneracy.estimate_degeneracies([single, other])
+    assert estimates[0] is not estimates[1]
 
 
 FEW = Resampling(num_resamples=400)

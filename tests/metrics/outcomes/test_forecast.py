@@ -191,15 +191,13 @@ def test_repeated_prompts_widen_a_forecast_and_refute_no_shape() -> None:
 def test_shape_that_is_not_beta_is_refuted() -> None:
     rng = np.random.default_rng(0)
     two_kinds = np.full(600, 12), rng.binomial(12, np.where(rng.random(600) < 0.5, 0.25, 0.75))
-    assert fitted_to(*two_kinds).goodness_of_fit.value < 0.001
-    assert "no inflated beta distribution of pass rates fits the counts (p = " in (
-        fitted_to(*two_kinds).degeneracy(24).undefined
-    )
+    fit = fitted_to(*two_kinds)
+    assert fit.goodness_of_fit.value < 0.001
+    assert "no inflated beta distribution of pass rates fits the counts (p = " in fit.degeneracy(24).undefined
     assert fitted(num_prompts=600).goodness_of_fit.value > 0.05
 
 
 def test_fit_of_few_groups_cannot_be_tested() -> None:
     counts = forecast.PassCounts.from_counts([4] * 6, [0, 1, 2, 3, 4, 4])
-    assert (
-        "too few to test a shape" in forecast.goodness_of_fit(counts, forecast.fit_inflated_beta(counts), 6).undefined
-    )
+    result = forecast.goodness_of_fit(counts, forecast.fit_inflated_beta(counts), 6)
+    assert "too few to test a shape" in result.undefined

@@ -145,10 +145,9 @@ def test_the_variances_of_strata_add_up() -> None:
 def test_what_hangs_on_one_unit_or_has_too_few_is_undefined() -> None:
     single = intervals.jackknife(1.5, [[1.0, 1.1, np.nan, 1.2]], low=1.0, high=4.0)
     assert single.undefined == "it hangs on a single unit, without which it does not exist"
-    assert (
-        intervals.jackknife(1.5, [[1.0, 1.0]], low=1.0, high=2.0).undefined == "leaving one of 2 out leaves too little"
-    )
-    assert intervals.jackknife(1.5, [], low=1.0, high=2.0).undefined == "leaving one of 0 out leaves too little"
+    for values, num in (([[1.0, 1.0]], 2), ([], 0)):
+        reason = intervals.jackknife(1.5, values, low=1.0, high=2.0).undefined
+        assert reason == f"leaving one of {num} out leaves too little"
 
 
 def ranks(rows: np.ndarray) -> np.ndarray:
@@ -177,9 +176,8 @@ def test_it_covers_the_mean_rank_of_rows_that_were_not_drawn(uneven: bool, lower
 
 def test_the_crossed_interval_of_one_sample_is_students() -> None:
     values = np.random.default_rng(3).normal(size=7)
-    estimate = intervals.crossed_jackknife(
-        values.mean(), [without_each(values), np.full(5, values.mean())], low=-9.0, high=9.0
-    )
+    parts = [without_each(values), np.full(5, values.mean())]
+    estimate = intervals.crossed_jackknife(values.mean(), parts, low=-9.0, high=9.0)
     expected = stats.t.interval(0.95, 6, loc=values.mean(), scale=stats.sem(values))
     assert estimate.interval == pytest.approx(expected)
     assert estimate.num_units == 12

@@ -119,9 +119,8 @@ def test_a_slow_drift_is_seldom_a_trend_and_a_learning_curve_is_one(num_steps: i
 def test_a_random_walk_is_seldom_a_trend(num_steps: int, noise: float) -> None:
     """Of 100 walks of 600 steps 68 had one while every drift had noise above it."""
     rng, steps = np.random.default_rng(7), np.arange(num_steps)
-    walks = (
-        rng.normal(size=(100, num_steps)).cumsum(axis=1) + rng.normal(size=(100, num_steps)) * noise * num_steps**0.5
-    )
+    walks = rng.normal(size=(100, num_steps)).cumsum(axis=1)
+    walks += rng.normal(size=walks.shape) * noise * num_steps**0.5
     assert sum(trend(steps, walk).side_of_zero != 0 for walk in walks) <= 20
 
 

@@ -268,9 +268,8 @@ def test_a_batch_of_two_iterations_is_recorded_once_with_the_samplers_logprobs(r
     assert all(step.logprob_difference.max < 1e-5 for step in report.steps if step.logprob_difference)
     assert sorted(read_metrics(run)) == [1, 2, 3, 4]
     assert measure_degeneracy(run).num_groups == 8
-    assert "A generation batch that feeds several updates is recorded once, at the first of them." in (
-        read_manifest(run).notes
-    )
+    note = "A generation batch that feeds several updates is recorded once, at the first of them."
+    assert note in read_manifest(run).notes
 
 
 def test_a_batch_that_is_shared_out_says_why_its_norm_cannot_be_formed(recorded: Any) -> None:

@@ -63,13 +63,9 @@ def test_train_and_heldout_are_disjoint_and_distinct() -> None:
 
 
 def test_same_seed_same_prompts_and_a_larger_set_begins_with_the_smaller() -> None:
-    assert (
-        running_sums.make_problems(40, seed=3, heldout=False)
-        == running_sums.make_problems(60, seed=3, heldout=False)[:40]
-    )
-    assert running_sums.make_problems(40, seed=3, heldout=False) != running_sums.make_problems(
-        40, seed=4, heldout=False
-    )
+    problems = running_sums.make_problems(40, seed=3, heldout=False)
+    assert problems == running_sums.make_problems(60, seed=3, heldout=False)[:40]
+    assert problems != running_sums.make_problems(40, seed=4, heldout=False)
 
 
 def test_prompts_differ_in_difficulty() -> None:
