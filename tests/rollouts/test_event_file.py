@@ -136,9 +136,7 @@ def field(number: int, content: bytes) -> bytes:
 
 def history(*, key: int = 1, **cells: Any) -> bytes:
     """A record of a row, with fields of other numbers and types; a cell that is None has no value."""
-    values = {
-        name: field(16, json.dumps(value).encode()) if value is not None else b"" for name, value in cells.items()
-    }
+    values = {name: b"" if value is None else field(16, json.dumps(value).encode()) for name, value in cells.items()}
     items = (field(1, field(key, name.encode()) + value + b"\x08\x07") for name, value in values.items())
     return b"\x10\x01" + field(2, b"\x08\x01" + b"".join(items) + field(3, b"other"))
 

@@ -256,11 +256,7 @@ def test_settings_that_never_change_name_neither_policies_nor_prompts(tmp_path: 
     [
         ("question", lambda seed, i: f"What is {seed} + {i}?", 12),
         ("problem", lambda seed, i: f"{i} and {seed // 2} are how many?", 8),
-        (
-            "question",
-            lambda seed, i: f"Which of these is the number {i} in words, as in a book? {seed} {3 - seed}",
-            4,
-        ),
+        ("question", lambda seed, i: f"Which of these is the number {i} in words, as in a book? {seed} {3 - seed}", 4),
         ("prompt", lambda seed, i: f"{seed} is an example. What is {i}?", 4),
         ("question", lambda seed, i: f"{i}?", 4),
     ],
@@ -277,9 +273,7 @@ def test_ids_under_which_questions_differ_are_those_of_no_prompt(
     log = write(tmp_path / "a.jsonl", *rows)
     run = read_run(log)
     assert len({group.prompt_id for group in run.groups}) == num_prompts
-    assert {group.rewards for group in run.groups} == {
-        (c,) * len(group.rewards) for group in run.groups for c in (0, 1)
-    }
+    assert {group.rewards for group in run.groups} == {(c,) * group.size for group in run.groups for c in (0, 1)}
     assert (num_prompts > 4) == any("Under most ids in 'example_id'" in text for text in run.source.inferred)
     assert len(read_run(log, naming(prompt_id="example_id")).groups) == 8
 
@@ -344,9 +338,7 @@ def test_games_that_begin_alike_are_told_apart_by_what_is_right(
 @pytest.mark.slow
 def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
     pairs = [("a", step) for step in range(400)] + [("b", step) for step in range(400)]  # the second beyond first rows
-    rows = [
-        {"step": step, "prompt": "p", "reward": sample % 2, "of": run} for run, step in pairs for sample in range(3)
-    ]
+    rows = [{"step": step, "prompt": "p", "reward": index % 2, "of": run} for run, step in pairs for index in range(3)]
     for name, size in {"method": 3, "run_id": 3, "temperature": 6}.items():
         log = write(tmp_path / "a.jsonl", *(row | {name: row["of"]} for row in rows))
         table = reward_table(read_run(log).groups)

@@ -340,12 +340,7 @@ def test_one_metrics_file_without_the_rollouts_mean_is_doubted(tmp_path: Path, m
     [(2, 2, 2, {2: 1, 4: 3}), (2, 2, 1, {}), (2, 1, 2, {}), (None, None, 2, {2: 1, 4: 3}), (2, None, 1, {})],
 )
 def test_epochs_of_a_script_in_verls_names_use_a_batch_again(
-    nested: bool,
-    prompts: int | None,
-    mini_batch: int | None,
-    epochs: int,
-    repeats: dict[int, int],
-    tmp_path: Path,
+    nested: bool, prompts: int | None, mini_batch: int | None, epochs: int, repeats: dict[int, int], tmp_path: Path
 ) -> None:
     rows = [{"step": step, "prompt": name, "response": "x", "reward": 1.0} for step in (1, 3) for name in "pq"]
     log = write_lines(tmp_path / "log.jsonl", *rows)

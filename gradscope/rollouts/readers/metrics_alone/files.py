@@ -532,9 +532,7 @@ def _tables_in(file: Path, quarantine: MetricsLog, find: Callable[[str], Sequenc
 
 def _tables(file: Path, tables: Sequence[tuple[int, published.Table]]) -> Iterator[MetricRow]:
     """The tables whose header names a step; where there are several, each is a run, named by its number."""
-    rows = [
-        (table_number, members) for table_number, table in tables if (members := list(published.rows_of_table(table)))
-    ]
+    rows = [(number, members) for number, table in tables if (members := list(published.rows_of_table(table)))]
     for table_number, members in rows:
         for number, row in enumerate(members, start=1):
             yield f"{file}:{table_number}:{number}", row, f"table {table_number}" if len(rows) > 1 else ""

@@ -281,11 +281,7 @@ def test_items_win_over_totals_beside_them(tmp_path: Path, name: str, counts: tu
         listed = [{"idx": n, "correct": n < i, "sha256": f"{i}{n}"} for n in range(3)]
         return {**dict(zip(counts, (3, i), strict=True)), "relaxed_accuracy": i / 3, name: listed}
 
-    document = {
-        "model": "m",
-        "splits": {"human": split(1), "made": split(2)},
-        "overall": {"n": 6, "n_correct": 3},
-    }
+    document = {"model": "m", "splits": {"human": split(1), "made": split(2)}, "overall": {"n": 6, "n_correct": 3}}
     run = read_run(write_lines(tmp_path / "a.json", document))
     assert [group.rewards for group in run.groups] == [(1,), (0,), (0,), (1,), (1,), (0,)]
     problems = {f"p{i}": {"n": 3, "c": i, "samples": split(i)[name]} for i in (1, 2)}
@@ -334,9 +330,7 @@ def test_totals_of_an_evaluation_are_no_counts_of_one_prompt(tmp_path: Path, mon
         shown = {"examples": [{"question": name, "response": "?", "correct": True} for name in "abc"]}
         for document in (totals | shown, {"evals": [{"model": name} | totals | shown for name in "ab"]}):
             refusal(write_rows(tmp_path / "a.json", document), r"counts 4 samples and lists 3 of them in 'examples'")
-    refusal(
-        write_rows(tmp_path / "a.json", {"truncated": True} | shown), "says that it is truncated: the list 'examples'"
-    )
+    refusal(write_rows(tmp_path / "a.json", {"truncated": True} | shown), "is truncated: the list 'examples'")
     slices = [{"total": 4 * n, "correct": n, "accuracy": 0.25} for n in range(1, 20)]
     refused("holds 19 pairs of counts and names no prompt", read, tmp_path, {"by_level": slices})
     with pytest.raises(InputError, match="holds 10 pairs of counts and names no prompt"):

@@ -409,12 +409,7 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
             for num in (2, 4)
         ),
         ([{"batch": 8, "ep": i, "avg_reward": 0.5} for i in (1, 2)], {}, r"\(reward\) and", "--step-column ep"),
-        (
-            [{"episode": i // 2, "step": i % 2, "reward": i} for i in range(6)],
-            {},
-            "of an episode: 'step' c",
-            "Write a",
-        ),
+        ([{"episode": i // 2, "step": i % 2, "reward": i} for i in range(6)], {}, "of an episode: 'step' c", "Write a"),
         ([{"epoch": i // 2, "avg_reward": i / 4} for i in (2, 3)], {}, r"\(reward\) and no column", "add a column"),
         ([{"epoch": i / 2, "avg_reward": i / 4} for i in (2, 3)], {}, r"\(reward\) and no column", "add a column"),
         (
@@ -425,12 +420,7 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
         ),
         ([{"n_steps": i, "reward": i} for i in (5, 9, 5, 9, 5)], {}, r"\(reward\) and no column", "add a column"),
         ([{"lr": 0.1, "loss": i} for i in (0.5, 0.25)], {}, r"\(loss\) and no column", "add a column `step`"),
-        (
-            [{"correct_samples": i, "truncation_rate": 0.1} for i in (7, 9)],
-            {},
-            "and no column",
-            "add a column `step`",
-        ),
+        ([{"correct_samples": i, "truncation_rate": 0.1} for i in (7, 9)], {}, "and no column", "add a column `step`"),
         ([{"r": 0.5}], {"metric_columns": ["reward=r"]}, r"one row of metrics \(r\) and no step", "a row a step"),
         ([{"lr": 0.1, "seed": i} for i in (1, 2)], {}, "not a log that gradscope knows", "--metric-column"),
     ],

@@ -90,9 +90,7 @@ def test_a_name_may_have_anything_before_the_number(tmp_path: Path, folder: str,
 @pytest.mark.parametrize("share", [0, 0.5])
 def test_a_file_that_is_cut_off_is_lost_and_a_bare_pickle_is_none(share: float, tmp_path: Path) -> None:
     for step in (1, 2):
-        file = archive(
-            tmp_path / "rollout_data" / f"{step}.pt", {"rollout_id": step, "samples": [sample(0), sample(1)]}
-        )
+        file = archive(tmp_path / f"rollout_data/{step}.pt", {"rollout_id": step, "samples": [sample(0), sample(1)]})
     (tmp_path / "rollout_data" / "3.pt").write_bytes(pickle.dumps({}))
     file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
     run = read_run(tmp_path)
@@ -166,9 +164,7 @@ def test_samples_of_one_rollout_with_rewards_of_their_own_all_count(tmp_path: Pa
 def test_an_evaluation_is_grouped_by_prompts_and_told_from_training(tmp_path: Path) -> None:
     """slime numbers the samples of each data set from 0, and no group."""
     numbered = [("a", 1.0), ("a", 0.0), ("b", 0.0), ("b", 0.0), ("c", 1.0), ("c", 1.0)]
-    samples = [
-        sample(i % 4, group_index=None, reward=reward, prompt=prompt) for i, (prompt, reward) in enumerate(numbered)
-    ]
+    samples = [sample(i % 4, group_index=None, reward=reward, prompt=text) for i, (text, reward) in enumerate(numbered)]
     run = read_run(archive(tmp_path / "rollout_data/eval_7.pt", {"rollout_id": 7, "samples": samples}))
     assert run.source.format == "slime-eval"
     assert rewards_of(run) == {"7:0": (1.0, 0.0), "7:1": (0.0, 0.0), "7:2": (1.0, 1.0)}

@@ -328,9 +328,7 @@ def test_a_batch_that_is_logged_again_counts_once(tmp_path: Path) -> None:
 
 
 def test_the_step_has_another_name_on_megatron(tmp_path: Path) -> None:
-    rows = [
-        {"gen_step": [step] * 2, **{key: cells for key, cells in call().items() if key != "step"}} for step in (4, 5)
-    ]
+    rows = [{"gen_step": [step] * 2, **{key: cell for key, cell in call().items() if key != "step"}} for step in (4, 5)]
     rows[1]["Right"] = [0.0, 0.0]
     run = read_run(write_lines(tmp_path / "completions.jsonl", *rows))
     assert (run.source.format, rewards_of(run)) == ("ms-swift", {"4:0": (1.0, 0.0), "5:0": (0.0, 0.0)})
