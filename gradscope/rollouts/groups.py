@@ -298,11 +298,9 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
         """Sums of values [N] over the rollouts of each group, [J]: integers of integers and of flags."""
         sums = np.zeros(len(self), dtype=np.int64 if values.dtype == np.bool_ else values.dtype)
         for start in range(0, len(self), _AT_ONCE):  # flags become numbers on the way
-            begins = self.starts[start : start + _AT_ONCE]
-            end = begins[-1] + self.size[start : start + _AT_ONCE][-1]
-            sums[start : start + _AT_ONCE] = np.add.reduceat(
-                values[begins[0] : end], begins - begins[0], dtype=sums.dtype
-            )
+            rows = self.starts[start : start + _AT_ONCE]
+            end = rows[-1] + self.size[start : start + _AT_ONCE][-1]
+            sums[start : start + _AT_ONCE] = np.add.reduceat(values[rows[0] : end], rows - rows[0], dtype=sums.dtype)
         return sums
 
     @property

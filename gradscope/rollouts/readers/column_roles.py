@@ -370,10 +370,8 @@ def with_question(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, named
     problem, as what the policy asked a search engine, counts only next to one that is the same throughout.
     """
     prompt, by_prompt = columns.prompt or "", dict[str, list[str]]()
-    candidates = [name for name in columns_in(rows) if name != prompt]
-    question = (
-        resolve_columns(candidates if prompt and named_by_user.prompt is None else (), ColumnNames()).prompt or ""
-    )
+    names = [name for name in columns_in(rows) if name != prompt]
+    question = resolve_columns(names if prompt and named_by_user.prompt is None else (), ColumnNames()).prompt or ""
     for row in rows if question else ():
         if cell := parse.before_answer(row.get(question)):
             by_prompt.setdefault(parse.prompt_text_id(row.get(prompt)), []).append(parse.prompt_text_id(cell))
@@ -544,19 +542,17 @@ def _are_levels(groups: Iterable[Iterable[Mapping[str, Any]]], name: str) -> boo
 def _are_conditions(groups: Sequence[Iterable[Mapping[str, Any]]], name: str, reward: str | None) -> bool:
     """Whether a few words, not verdicts, divide the samples of most prompts into parts of one size."""
     # A part is of several samples; of one alone where words are those of prompts, or rows hold several samples each.
-    sizes, verdicts = Counter[tuple[int, str | bool]](), set[tuple[str | bool, str]]()
+    sizes, pairs = Counter[tuple[int, str | bool]](), set[tuple[str | bool, str]]()
     for index, row in ((index, row) for index, group in enumerate(groups) for row in group):
         if not isinstance(cell := row.get(name), (str, bool)):
             return False
         sizes[index, cell] += 1
-        verdicts.add((cell, parse.text_of(row.get(reward or ""))))
+        pairs.add((cell, parse.text_of(row.get(reward or ""))))
     words, num = {word for _, word in sizes}, set(sizes.values())
     min_size = 1 if reward is None or name in USUAL["prompt"] else 2
     are_few = len(groups) >= _BY_DESIGN and len(words) < len(groups) and len(sizes) > 1.5 * len(groups)
     are_words = are_few and all(type(word) is bool or math.isnan(as_number(word)) for word in words)
-    is_free = name not in (*parse.ENVIRONMENTS, *BENCHMARKS, *POLICIES) and (
-        reward is None or len(verdicts) > len(words)
-    )
+    is_free = name not in (*parse.ENVIRONMENTS, *BENCHMARKS, *POLICIES) and (reward is None or len(pairs) > len(words))
     return are_words and is_free and len(num) == 1 and min(num) >= min_size
 
 

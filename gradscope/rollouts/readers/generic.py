@@ -473,10 +473,8 @@ def _require_numbers(request: records.ReadRequest, rows: Sequence[Mapping[str, A
         message = f"has one row, without a response: whether its {name!r} is a rollout's reward is not known."
         hint = f"Give the file with a row for each sample or prompt, {single_hint}"
     elif not is_sure and name in _VERDICTS and responses:
-        texts = repr(responses[0])  # turns of an episode are seldom as many in every row
-        message = (
-            f"has one {name!r} for several responses, {texts}: whether of their vote, or of the best, is not known."
-        )
+        key = repr(responses[0])  # turns of an episode are seldom as many in every row
+        message = f"has one {name!r} for several responses, {key}: whether of their vote, or of the best, is not known."
         hint = f"Write a list of as many verdicts as responses, {single_hint}"
     elif not is_named and name == "success" and len(rows) > 1 and rewards == [True] * len(rows) and are_calls:
         message = "has 'success' and no 'error' in every row: whether calls or answers succeeded is not known."

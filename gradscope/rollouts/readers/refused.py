@@ -273,17 +273,13 @@ def _ungraded(rows: Sequence[Mapping[str, Any]]) -> str:
     columns = {name: [row.get(name) for row in rows] for name in column_roles.columns_in(rows)}
     named = [name for name in (("label", "answer") if "answer" in columns else ()) if name in columns]
     gold = next(filter(column_roles.RIGHT_ANSWER.fullmatch, columns), next(iter(named), None))
-    predicted = next(
-        filter(_PREDICTION.search, columns), "answer" if gold != "answer" and "answer" in columns else None
-    )
-    if gold is not None and predicted is not None:
-        return f"No column is a verdict: grade {predicted!r} against {gold!r}, and write it into each row as 'correct'."
+    answer = next(filter(_PREDICTION.search, columns), "answer" if gold != "answer" and "answer" in columns else None)
+    if gold is not None and answer is not None:
+        return f"No column is a verdict: grade {answer!r} against {gold!r}, and write it into each row as 'correct'."
     numbers = [name for name, cells in columns.items() if not _PROMPT_WORD.search(name) and any(map(is_number, cells))]
     text = column_roles.first_present(columns, (*column_roles.ANSWER_KEYS, *column_roles.TEXT_LISTS))
-    may_be_graded = any(
-        column_roles.are_words(cells) or any(map(is_list_of_objects, cells)) for cells in columns.values()
-    )
-    if text is None or numbers or may_be_graded:
+    is_graded = any(column_roles.are_words(cells) or any(map(is_list_of_objects, cells)) for cells in columns.values())
+    if text is None or numbers or is_graded:
         return ""
     return f"No column is a verdict: run the evaluation on {text!r}, and write its outcome into each row as 'correct'."
 

@@ -327,9 +327,7 @@ def _if_no_turns(table: RewardTable) -> RewardTable | None:
 
 def _refuse_turns(rows: Sequence[Row], reading: Reading) -> dict[str, Any]:
     """Refuse rows that are turns: the prompt of one continues the response of another."""
-    texts = [
-        (parse.text_of(cells.get("input_prompt")), parse.text_of(cells.get("output_response"))) for _, cells in rows
-    ]
+    texts = [(parse.text_of(row.get("input_prompt")), parse.text_of(row.get("output_response"))) for _, row in rows]
     prompts = sorted({prompt for prompt, _ in texts})
     for (location, _), (prompt, response) in zip(rows, texts, strict=True):
         so_far = prompt + response

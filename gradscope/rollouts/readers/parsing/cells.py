@@ -317,9 +317,7 @@ def generation_seconds(row: Mapping[str, Any]) -> float | None:
     """
     timing = mapping_of(row.get("timing"))
     timings = ((row.get("generation_seconds"), 1.0), (timing.get("llm_time"), 1.0), (timing.get("generation_ms"), 1e-3))
-    seconds = [
-        number * unit for cell, unit in timings if (number := finite_or_none(cell)) is not None and number >= 0.0
-    ]
+    seconds = [time * unit for cell, unit in timings if (time := finite_or_none(cell)) is not None and time >= 0.0]
     return seconds[0] if seconds else None
 
 

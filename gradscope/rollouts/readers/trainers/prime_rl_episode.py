@@ -270,10 +270,8 @@ class AgentRollout(Struct, gc=False, frozen=True):
     def prompt_id(self) -> str:
         """The id of its prompt: the environment and the hash of the task, or of its data."""
         environment = parse.text_of(self.episode.env.id) if self.episode.env else ""
-        task = parse.text_of(self.episode.task.hash) or parse.digest(
-            parse.mapping_of(self.line.get("task")).get("data")
-        )
-        return f"{environment}/{task}"
+        key = parse.text_of(self.episode.task.hash) or parse.digest(parse.mapping_of(self.line.get("task")).get("data"))
+        return f"{environment}/{key}"
 
     @property
     def prompt(self) -> str:

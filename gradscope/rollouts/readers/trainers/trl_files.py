@@ -349,9 +349,7 @@ def _same_rows(first: StepFile, second: StepFile) -> bool:
     """Whether two files hold the same rows; texts are compared only where all numbers are the same."""
     if first.columns != second.columns or first.prompts.ids != second.prompts.ids or first.size != second.size:
         return False
-    are_same = (
-        np.array_equal(first.numbers_of(name), second.numbers_of(name), equal_nan=True) for name in first.numbers
-    )
+    are_same = (np.array_equal(first.numbers_of(key), second.numbers_of(key), equal_nan=True) for key in first.numbers)
     if not all(are_same):
         return False
     rows = (map(repr, rows_in(file.path, excluded={"step"})) for file in (first, second))

@@ -33,9 +33,7 @@ def test_lists_are_counted_as_they_are_written(text: str, length: int, ids: int)
 
 def test_ids_are_named_alike_however_they_are_spaced() -> None:
     for texts in (["[1, 20, 3]", "[]", "[7]"], ["[1,20, 3]", "[ 7 ]", "[1,\n2]", "[-1]"]):
-        assert json_text.digests_of_ids([text.encode() for text in texts]) == [
-            digest(json.loads(text)) for text in texts
-        ]
+        assert json_text.digests_of_ids([*map(str.encode, texts)]) == [digest(json.loads(text)) for text in texts]
     assert json_text.digests_of_ids([b"null", b"[1.5]", b'["a"]']) == [""] * 3
     assert json_text.digests_of_ids([]) == []
 
