@@ -264,9 +264,8 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         )
     written = [with_lists(row)[0] for row in rows]
     for name in roles.REWARD_LISTS:
-        lists = [
-            row[name] for row in written if isinstance(row.get(name), list) and not parse.is_list_of_objects(row[name])
-        ]
+        cells = (row.get(name) for row in written)
+        lists = [cell for cell in cells if isinstance(cell, list) and not parse.is_list_of_objects(cell)]
         if len(lists) > len(rows) / 2:
             source = "" if any(name in row for row in rows) else ", which numbered columns write out"
             raise InputError(
@@ -388,9 +387,7 @@ def _are_of_prompts(name: str, row: Mapping[str, Any], *, is_named: bool = False
     """Whether objects have right answers that differ, or responses or, unless named, numbers of their own."""
     objects, first = row[name], row[name][0]
     keys = [key for key, cell in first.items() if isinstance(cell, str) and roles.RIGHT_ANSWER.fullmatch(key)]
-    have_several = any(
-        isinstance(first.get(key), list) and len(first[key]) > 1 for key in roles.TEXT_LISTS if key != "content"
-    )
+    have_several = any(len(parse.list_of(first.get(key))) > 1 for key in roles.TEXT_LISTS if key != "content")
     ids = [element.get(roles.first_present(first, ROW_IDS) or "") for element in objects]
     are_numbered = row.keys().isdisjoint(NAMES) and LISTS_OF_PROMPTS.fullmatch(name) and 1 < len(set(ids)) == len(ids)
     return (

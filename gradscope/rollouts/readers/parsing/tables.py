@@ -391,13 +391,8 @@ def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
     """
     if path.is_dir():
         for pattern in patterns:
-            candidates = path.glob(pattern + "*" * pattern.endswith(".jsonl"))
-            fit = [
-                file
-                for file in candidates
-                if file.is_file() and (file.match(pattern) or _unpacked(file).match(pattern))
-            ]
-            if fit:
+            files = filter(Path.is_file, path.glob(pattern + "*" * pattern.endswith(".jsonl")))
+            if fit := [file for file in files if file.match(pattern) or _unpacked(file).match(pattern)]:
                 return tuple(sorted(_each_once(fit), key=natural_path))
         return ()
     names = {PurePath(pattern).name for pattern in patterns}
