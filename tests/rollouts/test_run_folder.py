@@ -86,10 +86,7 @@ def test_only_complete_checkpoints_hold_weights(tmp_path: Path) -> None:
     (run_folder.checkpoint_path(tmp_path, 10) / "optimizer.pt").touch()
     (tmp_path / "checkpoints" / "checkpoint-last").mkdir()
     refs = run_folder.find_weights(tmp_path)
-    assert [(weights.num_updates, weights.kind, weights.base) for weights in refs] == [
-        (0, "full", None),
-        (10, "full", None),
-    ]
+    assert [(ref.num_updates, ref.kind, ref.base) for ref in refs] == [(0, "full", None), (10, "full", None)]
 
 
 def test_the_base_of_an_adapter_is_that_of_the_run_then_of_its_config_then_of_the_manifest(tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -363,7 +362,7 @@ def test_a_number_of_iterations_counts_as_the_step_where_it_never_falls(
     samples = [{"prompt": prompt, "response": str(i), "reward": i % 2} for prompt in "pq" for i in (0, 1)]
     lists = [{"prompt": prompt, "responses": ["a", "b"], "rewards": [0, 1]} for prompt in "pq"]
     if layout == "document":
-        (path := tmp_path / "a.json").write_text(json.dumps({"log": [{name: n, "rollouts": samples} for n in numbers]}))
+        path = write_rows(tmp_path / "a.json", {"log": [{name: number, "rollouts": samples} for number in numbers]})
     else:
         rows = samples if layout == "rows" else lists
         path = write(tmp_path / "a.jsonl", *({name: number, **row} for number in numbers for row in rows))

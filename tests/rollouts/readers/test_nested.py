@@ -79,9 +79,9 @@ def test_lists_by_key_are_benchmarks_or_policies_with_the_same_prompts(tmp_path:
     lists = {"a": rows("a", 2), "b": rows("b", 3)}
     run = read_run(write_rows(tmp_path / "log.json", {"accuracy": 0.5, "results": lists}))
     inner = {name: {"accuracy": 0.5, "samples": listed} for name, listed in lists.items()}
-    (tmp_path / "within.json").write_text(json.dumps({"results": inner}))
-    assert [group.rewards for group in read_run(tmp_path / "within.json").groups] == [(1.0, 0.0), (1.0, 0.0, 0.0)]
-    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, 0.0, 0.0)]
+    within = read_run(write_rows(tmp_path / "within.json", {"results": inner}))
+    for read in (run, within):
+        assert [group.rewards for group in read.groups] == [(1.0, 0.0), (1.0, 0.0, 0.0)]
     assert {rollout.policy for group in run.groups for rollout in group.rollouts} == (
         {"a", "b"} if has_question else {None}
     )
@@ -108,8 +108,7 @@ def test_samples_of_a_prompt_are_under_its_key(tmp_path: Path, keys: str, cells:
         named = {name: cell.format(i) if isinstance(cell, str) else cell for name, cell in cells.items()}
         return [row | named for row in SAMPLES[i]]
 
-    path = tmp_path / "log.json"
-    path.write_text(json.dumps({keys.format(i): listed(i) for i in range(len(SAMPLES))}))
+    path = write_rows(tmp_path / "log.json", {keys.format(i): listed(i) for i in range(len(SAMPLES))})
     if not is_read:
         with pytest.raises(InputError):
             read_run(path)
@@ -121,8 +120,7 @@ def test_samples_of_a_prompt_are_under_its_key(tmp_path: Path, keys: str, cells:
 
 def test_a_document_of_thousands_of_keys_takes_no_minutes(tmp_path: Path) -> None:
     by_key = {f"a {i}": {"question": f"q{i}", "solutions": ["x", "y"], "passed": [True, False]} for i in range(4000)}
-    (tmp_path / "log.json").write_text(json.dumps(by_key))
-    run = read_run(tmp_path / "log.json", rewards_only=True)
+    run = read_run(write_rows(tmp_path / "log.json", by_key), rewards_only=True)
     assert len(run.groups) == 4000
     assert {group.rewards for group in run.groups} == {(1.0, 0.0)}
 
@@ -156,15 +154,15 @@ def test_lists_of_the_same_prompts_are_those_of_policies(tmp_path: Path, documen
 
 def test_what_is_the_same_throughout_a_long_list_tells_policies_apart(tmp_path: Path) -> None:
     lists = [{"checkpoint": c, "cases": [{"idx": i, "correct": c} for i in range(NUM_LISTED + 9)]} for c in (0, 1)]
-    (tmp_path / "a.json").write_text(json.dumps({"results": lists}))
-    assert {group.rewards for group in read_run(tmp_path / "a.json").groups} == {(0.0,), (1.0,)}
+    run = read_run(write_rows(tmp_path / "a.json", {"results": lists}))
+    assert {group.rewards for group in run.groups} == {(0.0,), (1.0,)}
 
 
 @pytest.mark.parametrize("key", ["results", "lists"])
 def test_the_failures_among_all_are_no_policy(tmp_path: Path, key: str) -> None:
     lists = {"all": COUNTS["base"], "failed": [row for row in COUNTS["base"] if row["c"] == 0]}
-    (tmp_path / "log.json").write_text(json.dumps({key: lists} if key == "results" else lists))
-    assert [group.size for group in read_run(tmp_path / "log.json").groups] == [2] * 8
+    path = write_rows(tmp_path / "log.json", {key: lists} if key == "results" else lists)
+    assert [group.size for group in read_run(path).groups] == [2] * 8
 
 
 @pytest.mark.parametrize(
@@ -227,10 +225,10 @@ def test_what_stands_around_holds_within_but_for_rewards() -> None:
 
 def test_columns_within_are_named(tmp_path: Path) -> None:
     steps = [{"step": step, "rollouts": [row | {"mine": 1 - row["reward"]} for row in flat(step)]} for step in (1, 2)]
-    (tmp_path / "log.json").write_text(json.dumps(steps))
-    run = read_run(tmp_path / "log.json", naming(reward="mine"))
+    path = write_rows(tmp_path / "log.json", steps)
+    run = read_run(path, naming(reward="mine"))
     assert run.groups[0].rewards == tuple(1 - reward for reward in REWARDS[1, "p"])
-    refusal(tmp_path / "log.json", "There is no column 'nowhere'", naming(reward="nowhere"), error=UsageError)
+    refusal(path, "There is no column 'nowhere'", naming(reward="nowhere"), error=UsageError)
 
 
 FLAWS: tuple[dict[str, Any], ...] = (
@@ -289,12 +287,11 @@ def test_an_entry_named_with_its_list_is_that_of_rollouts_of_several_prompts(is_
         {"step": step, "rollouts": [{"prompt": row["prompt"], "rm_score": row["reward"]} for row in flat(step)]}
         for step in (1, 2)
     ]
-    (tmp_path / "log.json").write_text(json.dumps({"config": {}, "steps": rows} if is_document else rows))
-    with pytest.raises(InputError) as error:
-        read_run(tmp_path / "log.json")
-    assert error.value.hint == "Name the number that the trainer used, as in --reward-column rollouts.rm_score."
+    path = write_rows(tmp_path / "log.json", {"config": {}, "steps": rows} if is_document else rows)
+    hint = refusal(path, "has no column that is known to be a reward|is not a log")
+    assert hint == "Name the number that the trainer used, as in --reward-column rollouts.rm_score."
     for name in ("rollouts.rm_score", "rm_score"):
-        run = read_run(tmp_path / "log.json", naming(reward=name), rewards_only=True)
+        run = read_run(path, naming(reward=name), rewards_only=True)
         assert [(group.step, group.rewards) for group in run.groups] == [
             (step, rewards) for (step, _), rewards in REWARDS.items()
         ]

@@ -337,7 +337,7 @@ def test_a_number_in_the_list_of_a_document_is_named_with_what_tells_prompts_apa
     tmp_path: Path, prompt: str, outer: dict[str, Any]
 ) -> None:
     rows = [{"kind": "x", prompt: f"p{index}", "label": str(index), "judged_score": index % 2} for index in range(4)]
-    (path := tmp_path / "a.json").write_text(json.dumps({**outer, "per_item": rows}))
+    path = write_rows(tmp_path / "a.json", {**outer, "per_item": rows})
     hint = refusal(path, "is not a log that gradscope knows")
     named = shlex.split(hint.partition("as in ")[2].replace(",", " "))
     assert named[:4] == ["--reward-column", "judged_score", "--prompt-column", prompt]
@@ -354,8 +354,8 @@ def test_a_number_in_the_list_of_a_document_is_named_with_what_tells_prompts_apa
     ],
 )
 def test_totals_in_a_document_without_prompts_are_not_named_as_rewards(tmp_path: Path, document: Any) -> None:
-    (path := tmp_path / "summary.json").write_text(json.dumps(document))
-    assert "as in --reward-column" not in refusal(path, "is not a log that gradscope knows")
+    hint = refusal(write_rows(tmp_path / "summary.json", document), "is not a log that gradscope knows")
+    assert "as in --reward-column" not in hint
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,9 @@ def test_evalplus_counts_a_sample_only_if_both_suites_pass() -> None:
 
 @pytest.mark.parametrize("name", [{"plus_status": None, "completion": "c"}, {"solution": "c"}])
 def test_evalplus_without_plus_tests_takes_the_base_verdict(tmp_path: Path, name: dict[str, Any]) -> None:
-    path, key = tmp_path / "eval_results.json", "status" if "solution" in name else "base_status"  # of BigCodeBench
+    key = "status" if "solution" in name else "base_status"  # of BigCodeBench
     samples = [{key: status, **name} for status in ("pass", "fail", None)]
-    path.write_text(json.dumps({"eval": {"t": samples}}))
-    run = read_run(path)
+    run = read_run(write_rows(tmp_path / "eval_results.json", {"eval": {"t": samples}}))
     assert (rewards_of(run), run.groups[0].rollouts[0].completion) == ({"t": (1.0, 0.0, None)}, "c")
     assert set_aside(run) == {"the reward is null": 1}
     assert "no plus tests" in run.source.inferred[0]
@@ -43,9 +42,8 @@ def test_evalplus_without_plus_tests_takes_the_base_verdict(tmp_path: Path, name
 def test_evalplus_of_the_older_layout_is_read(tmp_path: Path, word: str, has_plus: bool) -> None:
     plus = [[word, []], ["failed", [False]], [word, []]] if has_plus else []
     cell = {"nfiles": 3, "base": [[word, [True]], [word, [True]], ["timed out", []]], "plus": plus}
-    path = tmp_path / "codegen_eval_results.json"
-    path.write_text(json.dumps({"date": "2023-05-01 10:00", "eval": {"HumanEval/0": cell}}))
-    run = read_run(path)
+    document = {"date": "2023-05-01 10:00", "eval": {"HumanEval/0": cell}}
+    run = read_run(write_rows(tmp_path / "codegen_eval_results.json", document))
     assert rewards_of(run) == {"HumanEval/0": (1.0, 0.0 if has_plus else 1.0, 0.0)}
     assert ("no plus tests" in run.source.inferred[0]) is not has_plus
 

@@ -261,14 +261,12 @@ def test_what_a_policy_lists_are_its_prompts_and_with_numbers_for_ids_its_sample
 
 def test_objects_with_right_answers_of_their_own_are_no_samples_of_one_prompt(tmp_path: Path) -> None:
     listed = [{"index": i, "gt_answer": str(i // 2), "completion": "x", "reward": float(i == 1)} for i in range(4)]
-    (tmp_path / "eval.json").write_text(json.dumps({"failures": [{"gt": "0"}], "items": listed}))
-    assert "--reward-column reward --prompt-column index, if this column of 'items'" in refusal(
-        tmp_path / "eval.json", "is not a log that gradscope knows"
-    )
+    path = write_rows(tmp_path / "eval.json", {"failures": [{"gt": "0"}], "items": listed})
+    hint = refusal(path, "is not a log that gradscope knows")
+    assert "--reward-column reward --prompt-column index, if this column of 'items'" in hint
     for named in ("reward", "items.reward"):
-        with pytest.raises(UsageError, match="list 'items' has answers to several prompts"):
-            read_run(tmp_path / "eval.json", naming(reward=named))
-        run = read_run(tmp_path / "eval.json", naming(reward=named, prompt="index"))
+        refusal(path, "list 'items' has answers to several prompts", naming(reward=named), error=UsageError)
+        run = read_run(path, naming(reward=named, prompt="index"))
         assert [group.rewards for group in run.groups] == [(0.0,), (1.0,), (0.0,), (0.0,)]
     same = [row | {"gt_answer": "4"} for row in listed]
     assert [group.rewards for group in read(tmp_path, {"items": same}).groups] == [(0.0, 1.0, 0.0, 0.0)]
@@ -733,10 +731,8 @@ def test_what_stands_around_prompts_tells_benchmarks_policies_and_steps_apart(
 
 def test_elements_of_a_document_that_name_their_step_are_groups_of_it(tmp_path: Path) -> None:
     elements = [{"total_step": index + 1, "question": "q", "rewards": [0, index]} for index in range(3)]
-    (tmp_path / "log.json").write_text(
-        json.dumps({"losses": [0.5], "steps": [*elements, elements[0] | {"total_step": "?"}]})
-    )
-    run = read_run(tmp_path / "log.json", naming(reward="rewards"))
+    elements.append(elements[0] | {"total_step": "?"})
+    run = read_run(write_rows(tmp_path / "log.json", {"losses": [0.5], "steps": elements}), naming(reward="rewards"))
     assert [(group.step, group.rewards) for group in run.groups] == [(1, (0.0, 0.0)), (2, (0.0, 1.0)), (3, (0.0, 2.0))]
     assert [value.reason for value in run.source.quarantined.reasons] == ["the step is not a whole number"]
 

@@ -253,8 +253,7 @@ def test_a_reward_that_is_named_tells_the_run_that_has_it(tmp_path: Path) -> Non
 
 def test_a_list_of_no_usual_name_is_named_and_chosen(tmp_path: Path) -> None:
     def read_lists(options: dict[str, Any], **lists: list[dict[str, Any]]) -> Run:
-        (tmp_path / "a.json").write_text(json.dumps({**lists, "version": 3}))
-        return read(tmp_path / "a.json", **options)
+        return read(write_rows(tmp_path / "a.json", {**lists, "version": 3}), **options)
 
     rows = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 1}]
     sentence = "The rows are those of the document's list 'markers'."
