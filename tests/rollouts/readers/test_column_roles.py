@@ -233,7 +233,6 @@ def test_settings_that_change_below_the_rows_that_are_searched_are_policies_as_w
     rows = [{"task_id": index, "condition": arm, "passed": arm == "b"} for arm in "ab" for index in range(NUM_SEARCHED)]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
     assert {(group.rollouts[0].policy, group.rewards) for group in run.groups} == {("a", (0.0,)), ("b", (1.0,))}
-    (tmp_path / "files").mkdir()
     for arm in "ab":
         write(tmp_path / "files" / f"part-{ord(arm)}.jsonl", *(row for row in rows[::500] if row["condition"] == arm))
     assert {group.size for group in read_run(tmp_path / "files").groups} == {1}

@@ -272,7 +272,6 @@ def test_rollouts_in_a_folder_below_the_metrics_of_a_script_are_read_with_them(t
     (tmp_path / "log.csv").write_text("step,loss,grad_norm\n0,0.5,1.0\n1,0.5,2.0\n")
     for folder in ("rollouts", "eval", "checkpoint-1"):
         for step in range(2):
-            (tmp_path / folder).mkdir(exist_ok=True)
             write_lines(tmp_path / folder / f"step_{step}.jsonl", *rows[4 * step : 4 * step + 4])
     (tmp_path / "checkpoint-1" / "config.json").write_text("{}")
     run = read_run(tmp_path)

@@ -251,7 +251,6 @@ def test_rounds_are_no_steps_where_each_has_a_sample_of_several_conditions(arm: 
 
 
 def test_a_folder_of_folders_has_no_columns(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
     write(tmp_path / "a" / "rollouts.jsonl", {"step": 1, "prompt": "p", "reward": 1})
     refusal(tmp_path, "its columns are none", ReadOptions(reader="generic"))
 
@@ -530,10 +529,8 @@ def test_a_verdict_is_part_of_a_sum_and_no_difference(tmp_path: Path, reward: st
 
 def test_initial_weights_are_taken(tmp_path: Path) -> None:
     initial = adapter_folder(tmp_path / "init", base="org/base")
-    (tmp_path / "logs").mkdir()
-    run = read_run(
-        write(tmp_path / "logs" / "a.jsonl", {"uid": 1, "step": 1, "reward": 1.0}), ReadOptions(initial_weights=initial)
-    )
+    path = write(tmp_path / "logs" / "a.jsonl", {"uid": 1, "step": 1, "reward": 1.0})
+    run = read_run(path, ReadOptions(initial_weights=initial))
     assert [(ref.num_updates, ref.base) for ref in run.weights] == [(0, "org/base")]
 
 

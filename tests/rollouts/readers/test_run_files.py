@@ -128,7 +128,6 @@ def test_metrics_of_runs_in_folders_beside_the_rollouts_are_nobodys_unless_the_l
     log = write_lines(tmp_path / "log.jsonl", *({"prompt": "a", "step": 1, "reward": n % 2} for n in range(4)))
     norms = [{"step": step, "loss": 0.1, "grad_norm": 1.0 + step} for step in range(1, 4)]
     for name in ("metrics_a", "metrics_b"):
-        (tmp_path / name).mkdir()
         write_lines(tmp_path / name / "run.jsonl", *norms)
     run = read_run(log)
     assert run.metrics == {}

@@ -12,7 +12,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations.folders import evaluations_in
 from tests.conftest import LOGS
 from tests.rollouts.readers.evaluations.test_inspect_ai import archive
-from tests.rollouts.readers.lines import refusal, write_lines
+from tests.rollouts.readers.lines import refusal, write_lines, write_rows
 
 SAMPLES = [{"task_id": name, "passed": right} for name in "ab" for right in (True, False)]
 
@@ -42,12 +42,10 @@ def folder(tmp_path: Path) -> Path:
     shutil.copytree(LOGS / "verifiers_eval", tmp_path / "verifiers")
     shutil.copytree(LOGS / "skyrl_eval", tmp_path / "skyrl")
     for task in ("chess__a", "chess__b"):
-        (tmp_path / "jobs" / "first" / task).mkdir(parents=True)
         trial = {"task_name": "chess", "verifier_result": {}, "agent_info": {"name": "t", "model_info": {"name": "m"}}}
-        (tmp_path / "jobs" / "first" / task / "result.json").write_text(json.dumps(trial))
+        write_rows(tmp_path / "jobs" / "first" / task / "result.json", trial)
     (tmp_path / "k8-t1.0.json").write_text(json.dumps({"model_name": "Qwen/Qwen2.5", "results": SAMPLES}))
     for name in ("model-a/math.jsonl", "model-a/code.jsonl", "parts-t1.0/part-0.jsonl", "parts-t1.0/part-1.jsonl"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
         write_lines(tmp_path / name, *SAMPLES)
     return tmp_path
 
@@ -80,7 +78,6 @@ def test_each_log_is_an_evaluation_with_its_task_and_model(folder: Path) -> None
 def test_the_folder_around_a_file_of_math_evaluation_harness_is_its_task(tmp_path: Path, below: str) -> None:
     for task in ("aime24", "gsm8k"):
         file = tmp_path / "Qwen2.5-3B" / below / task / "test_qwen25-math-cot_-1_seed0_t0.6_s0_e-1.jsonl"
-        file.parent.mkdir(parents=True)
         write_lines(file, *({"idx": i, "question": f"{task} {i}", "score": [True], "code": ["a"]} for i in range(2)))
     logs = evaluations_in(tmp_path, ReadOptions())
     assert {(log.task, log.model) for log in logs} == {("aime24", "Qwen2.5-3B"), ("gsm8k", "Qwen2.5-3B")}
@@ -178,8 +175,7 @@ def test_results_that_name_no_model_leave_it_to_the_folder(folder: Path, documen
 
 
 def trial(path: Path, **row: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"notes": {"passed": 3}, **row}))
+    write_rows(path, {"notes": {"passed": 3}, **row})
 
 
 @pytest.mark.parametrize("named", ["sort.{}-of-2", "task_sort/{}", "sort/sort__{}"])
@@ -268,7 +264,6 @@ def test_the_command_that_reads_one_of_several_trials_works_when_pasted(tmp_path
 
 def test_evaluations_are_searched_for_eight_folders_deep(tmp_path: Path) -> None:
     for below in ("1/2/3/4/5/6/7/8", "1/2/3/4/5/6/7/x/9"):
-        (tmp_path / below).mkdir(parents=True)
         write_lines(tmp_path / below / "math.jsonl", *SAMPLES)
     (log,) = evaluations_in(tmp_path, ReadOptions())
     assert log.path == tmp_path / "1/2/3/4/5/6/7/8/math.jsonl"

@@ -390,8 +390,7 @@ def test_a_job_of_harbor_has_a_folder_a_trial(tmp_path: Path) -> None:
 
 
 def swe_bench_report(folder: Path, instance: str, **report: Any) -> None:
-    (folder / instance).mkdir(parents=True)
-    (folder / instance / "report.json").write_text(json.dumps({instance: {"patch_exists": True, **report}}))
+    write_rows(folder / instance / "report.json", {instance: {"patch_exists": True, **report}})
 
 
 def test_a_folder_of_swe_bench_has_a_report_an_instance(tmp_path: Path) -> None:
@@ -485,7 +484,6 @@ def test_an_exercise_of_aider_passed_if_its_last_try_did(tmp_path: Path) -> None
     for run, tries in (("r1", [False, True]), ("r2", [])):
         for language in ("go", "rust"):
             folder = tmp_path / run / language / "exercises" / "practice" / "bowling"
-            folder.mkdir(parents=True)
             result = {"testcase": "bowling", "model": "m", "edit_format": "diff", "tests_outcomes": tries}
             write_rows(folder / ".aider.results.json", result)
     run = read_run(tmp_path / "r1")

@@ -549,11 +549,9 @@ def test_ids_of_what_was_resolved_alone_do_not_say_of_how_many(tmp_path: Path) -
 
 
 def test_a_named_verdict_of_a_row_counts_where_lists_deep_in_it_hold_its_criteria(tmp_path: Path) -> None:
-    path = tmp_path / "graded.jsonl"
     grading = {"parts": [{"pass": True, "score": 0.5}]}
     rows = [{"id": str(i), "task_id": i // 2, "success": i == 1, "score": 0.5, "grading": grading} for i in range(4)]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    run = read_run(path, naming(reward="success"))
+    run = read_run(write_lines(tmp_path / "graded.jsonl", *rows), naming(reward="success"))
     assert [group.rewards for group in run.groups] == [(0, 1), (0, 0)]
 
 
