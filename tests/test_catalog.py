@@ -54,7 +54,7 @@ from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifferenc
 from gradscope.results.rank import CorrectionEffect, GradientSparsity, LogprobChange, TokenKind, TokenKl, TurnShare
 from gradscope.results.report import RunReport
 from tests.diagnostics.compare.test_measure import pair_of
-from tests.diagnostics.logged.made_up_tokens import both, tokens_of
+from tests.diagnostics.logged.made_up_tokens import scored, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.made_up_runs import samples as samples_of
 from tests.diagnostics.rank.made_up_parts import made_up
@@ -299,7 +299,7 @@ def logged_values(seed: int) -> Iterator[Measured]:
                 trainer = np.minimum(sampler + rng.normal(0, scale, len(sampler)), 0.0)
                 first = int(rng.integers(0, step))
                 rollouts.append(
-                    both(
+                    scored(
                         *(sampler, trainer),
                         advantage=float(rng.choice([-1.0, 0.0, 1.0])),
                         entropies=tuple(rng.exponential(scale / 10, len(sampler))),

@@ -26,8 +26,8 @@ from gradscope.diagnostics.logged.metrics import (
     NO_ROLLOUTS,
     logged_estimate,
     logged_value,
-    metric_courses,
-    verdict_courses,
+    metric_series,
+    verdict_series,
 )
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate, undefined_record
@@ -281,11 +281,11 @@ def degeneracy_as_logged(
             f"{run.source.path} holds metrics and no rollouts, and no share of groups by reward function.",
             hint=next(iter(run.source.missing), None),
         )
-    courses = metric_courses(run)
+    courses = metric_series(run)
     dead, passed, failed = (course_named(courses, name) for name in _SHARES)
     from gradscope.diagnostics.spike.measure import spike_sentences  # not loaded with every log
 
-    findings = metric_findings(courses, spike_sentences(run), verdict_courses(run))
+    findings = metric_findings(courses, spike_sentences(run), verdict_series(run))
     steps = () if dead is None else dead.steps
     shares = [_aligned(course, steps) for course in (dead, passed, failed)]
     target, is_by_window = options.target_degeneracy, options.by == "window"

@@ -77,7 +77,7 @@ def rounding_floor(score_gram: np.ndarray) -> float:
     return ROUNDING_FLOOR * math.sqrt(max(float(np.trace(score_gram)), 0.0))
 
 
-_SEEN, _LENGTH, _TOOLS = "num_tokens", "completions/mean_length", "tools/"
+_NUM_TOKENS, _MEAN_LENGTH, _TOOLS = "num_tokens", "completions/mean_length", "tools/"
 
 
 def _other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Reason | None:
@@ -85,11 +85,11 @@ def _other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Re
     logged = run.metrics.get(step, {})
     if run.source.format != "trl" or step in run.windows or step in run.repeats:
         return None
-    inferred = any(sequence.inferred for sequence in sequences)
-    completions, prompts = sum(sum(of.mask) for of in sequences), sum(len(of.prompt_ids) for of in sequences)
-    if _LENGTH in logged and (counted := round(logged[_LENGTH] * len(sequences))) != completions:
+    completions = sum(sum(sequence.mask) for sequence in sequences)
+    prompts = sum(len(sequence.prompt_ids) for sequence in sequences)
+    if _MEAN_LENGTH in logged and (counted := round(logged[_MEAN_LENGTH] * len(sequences))) != completions:
         mismatch = f"the trainer counted {counted} sampled tokens, and the log has {completions}"
-        if inferred:
+        if any(sequence.inferred for sequence in sequences):
             return Reason("ids_inferred", f"{mismatch}: completion ids were inferred from their text")
         if counted > completions:  # no mask adds tokens
             text = f"{mismatch}: these are not all tokens of the step, or not its own"
@@ -99,10 +99,10 @@ def _other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Re
         )
     if any(name.startswith(_TOOLS) for name in logged) and not _logged_prompts(run, step):
         return Reason("prompt_unknown", "tools were offered, and their schemas, part of each prompt, are not on disk")
-    before = 0.0 if step == 1 else run.metrics.get(step - 1, {}).get(_SEEN)
-    if _SEEN not in logged or before is None or _logged_prompts(run, step):
+    before = 0.0 if step == 1 else run.metrics.get(step - 1, {}).get(_NUM_TOKENS)
+    if _NUM_TOKENS not in logged or before is None or _logged_prompts(run, step):
         return None
-    counted = round(logged[_SEEN] - before)
+    counted = round(logged[_NUM_TOKENS] - before)
     if counted == prompts + completions:
         return None
     return Reason(
@@ -179,7 +179,7 @@ _ROUNDED = (
 
 
 _EVALUATED = "The model was in evaluation mode, without its dropout, as the norm shows."
-_SAFELY = 10.0  # weights that differ by so many times less than the norm is told leave it as it is
+_SAFETY_FACTOR = 10.0  # a difference of weights this many times below the norm's tolerance leaves the norm as it is
 _HALF_ROUNDING = 2.0**-9  # of bfloat16, relative: by as much entropies may differ where a batch is another one
 
 
@@ -188,12 +188,12 @@ class Recomputer:
 
     Args:
         options: Device, engine and precision.
-        closely: Whether to state how precisely a norm in reduced precision can be reproduced.
+        bound_rounding: Whether to state how precisely a norm in reduced precision can be reproduced.
         norms_alone: Whether a norm that matches the logged one is enough of a step: it takes one pass.
     """
 
-    def __init__(self, run: Run, options: EngineOptions, *, closely: bool, norms_alone: bool = False) -> None:
-        self._run, self._options, self.closely, self.norms_alone = run, options, closely, norms_alone
+    def __init__(self, run: Run, options: EngineOptions, *, bound_rounding: bool, norms_alone: bool = False) -> None:
+        self._run, self._options, self.bound_rounding, self.norms_alone = run, options, bound_rounding, norms_alone
         self.progress: ProgressCallback = no_progress
         self._fitted: Assumption | None = None
         self._by_trls_output = self._pads_left = False
@@ -225,19 +225,19 @@ class Recomputer:
     ) -> tuple[StepGram | StepNorm, Any] | None:
         """The same from a prepared step; None where TRL's output layer has to be tried."""
         is_drawn = is_random(base.policy, base.shortest, without_dropout=self._switched_off)
-        randomness = self._of_randomness() if is_drawn else None
+        randomness = self._randomness_error() if is_drawn else None
         if randomness is not None and (self._run.trained_by_trl or self._logged(step) is None):
             raise randomness
         evaluated = [] if randomness is None else [_EVALUATED]
         stated = Assumption.from_policy(base.policy)
         start = self._fitted or stated
-        alone = self._norm_alone(under(base, start))
-        if alone is not None:
-            own = (*notes_on(base.plan), *base.budget.notes, *start.describe(stated))
-            further = *self._undecided_assumptions(base, stated), *self._altered(), *evaluated
-            described = {**alone.described, "notes": [*own, *further]}
+        norm = self._step_norm(under(base, start))
+        if norm is not None:
+            notes = [*notes_on(base.plan), *base.budget.notes, *start.describe(stated)]
+            notes += [*self._undecided_assumptions(base, stated), *self._alterations(), *evaluated]
+            described = {**norm.described, "notes": notes}
             texts = other_texts(base.rollouts, base.policy.tokenizer)
-            return replace(alone, described=described, other_texts=texts, untested=self._untested(base, alone)), None
+            return replace(norm, described=described, other_texts=texts, untested=self._untested(base, norm)), None
         prepared, gram = self._by_rows(under(base, start))
         trained = None
         logged = self._unmet(step, gram)
@@ -251,7 +251,7 @@ class Recomputer:
                 f"{weights.path.name} is stored in {stored_dtype(weights)}, and by the digits of the norms or the "
                 "arguments the trainer had float32: what was rounded when the weights were saved limits the comparison."
             )
-            if self.closely:
+            if self.bound_rounding:
                 hint = "Replay with the checkpoints as the trainer saved them."
                 raise InputError(text, hint=hint, cause="precision")
             logged, limits = None, [text]
@@ -278,24 +278,26 @@ class Recomputer:
                     self._require_no_draws(prepared.policy, base.shortest)
                     if not is_own_output(base.policy.model, base.shortest):  # TRL's is to be tried
                         return None
-                rounding = self._rounding(prepared, gram, logged)
+                rounding = self._rounding_norms(prepared, gram, logged)
                 if rounding and (self._names_precision or rounding.num_ties or rounding.meets(logged)):
                     trained = rounding
         rounded = self._is_reduced and trained is None and self._unmet(step, gram) is not None
-        notes = (*gram.notes, *start.describe(stated), *self._undecided_assumptions(base, stated), *self._altered())
-        notes = (*notes, *evaluated, *[_ROUNDED] * rounded, *limits)
-        texts = other_texts(base.rollouts, base.policy.tokenizer) if self.closely else ()
-        gram = replace(gram, notes=notes, trained=trained, assumption=start, other_texts=texts)
-        gram = replace(gram, untested=self._untested(prepared, gram) if self.closely else ())
+        notes = [*gram.notes, *start.describe(stated), *self._undecided_assumptions(base, stated)]
+        notes += [*self._alterations(), *evaluated, *[_ROUNDED] * rounded, *limits]
+        gram = replace(gram, notes=tuple(notes), trained=trained, assumption=start)
+        if self.bound_rounding:
+            texts = other_texts(base.rollouts, base.policy.tokenizer)
+            gram = replace(gram, other_texts=texts, untested=self._untested(prepared, gram))
         return gram, question(prepared, gram, progress=self.progress) if question else None
 
     def _untested(self, prepared: PreparedStep, measured: StepGram | StepNorm) -> tuple[str, ...]:
-        within = GRAD_NORM_TOLERANCE if measured.trained is None else measured.trained.told_within
+        tolerance = GRAD_NORM_TOLERANCE if measured.trained is None else measured.trained.told_within
         if any(advantages is None for advantages in prepared.plan.advantages):
             return ()
-        return tuple(untested_arguments(prepared.plan, self._run.settings, measured.logprobs, within / _SAFELY))
+        tolerance /= _SAFETY_FACTOR
+        return tuple(untested_arguments(prepared.plan, self._run.settings, measured.logprobs, tolerance))
 
-    def _norm_alone(self, prepared: PreparedStep) -> StepNorm | None:
+    def _step_norm(self, prepared: PreparedStep) -> StepNorm | None:
         has_advantages = all(advantages is not None for advantages in prepared.plan.advantages)
         if not (self.norms_alone and has_advantages and num_connected() == 1) or self._is_reduced:
             return None
@@ -309,20 +311,19 @@ class Recomputer:
                 return replace(measured, norm=norm)
         return None
 
-    def _of_randomness(self) -> InputError:
-        switched_off = self._switched_off
-        left = " beside the dropout modules, which were off" if switched_off else ", such as dropout"
+    def _randomness_error(self) -> InputError:
+        origin = " beside the dropout modules, which were off" if self._switched_off else ", such as dropout"
         return InputError(
-            f"The model draws random numbers in training{left}, and what it drew is not logged.",
-            hint=_SWITCH_OFF if switched_off else None,
+            f"The model draws random numbers in training{origin}, and what it drew is not logged.",
+            hint=_SWITCH_OFF if self._switched_off else None,
             cause="dropout",
         )
 
     def _require_no_draws(self, policy: MeasuredPolicy, sequence: TokenSequence) -> None:
         if takes_random_numbers(policy, sequence, without_dropout=self._switched_off):
-            raise self._of_randomness()
+            raise self._randomness_error()
 
-    def _altered(self) -> Iterator[str]:
+    def _alterations(self) -> Iterator[str]:
         if self._pads_left:
             yield "Prompts were padded on the left, and the model counted the padding, as the norm shows."
         if self._by_trls_output:
@@ -362,12 +363,12 @@ class Recomputer:
             self._exact.add(step)
         return meets_logged(norm, logged, max(floor, self._run.half_unit(step, "grad_norm")))
 
-    def _rounding(self, prepared: PreparedStep, gram: StepGram, logged: float) -> TrainedNorms | None:
+    def _rounding_norms(self, prepared: PreparedStep, gram: StepGram, logged: float) -> TrainedNorms | None:
         """How precisely a norm in float32 can be reproduced, where its error may be rounding."""
-        if not self.closely or gram.logged_gram is None or self._unmet(prepared.step, gram) is None:
+        if not self.bound_rounding or gram.logged_gram is None or self._unmet(prepared.step, gram) is None:
             return None
-        off = abs(batch_norm(gram.logged_gram) - logged)
-        if not prepared.plan.num_ties and off > NEAR * GRAD_NORM_TOLERANCE * abs(logged):
+        error = abs(batch_norm(gram.logged_gram) - logged)
+        if not prepared.plan.num_ties and error > NEAR * GRAD_NORM_TOLERANCE * abs(logged):
             return None
         arithmetic = TrainerArithmetic.from_settings(self._run.settings, prepared.policy.model)
         return trained_norms(prepared, replace(arithmetic, autocast=None))
@@ -380,26 +381,27 @@ class Recomputer:
         arithmetic = replace(arithmetic, autocast=None) if self._met_exactly else arithmetic
         alternatives = other_assumptions(prepared, self._frozen, start, routes=bool(arithmetic.router_coefficient))
         if not arithmetic.router_coefficient:
-            norms_of = dict(norm_under(prepared, alternatives))
-            fitted = next((each for each in alternatives if self._meets(prepared.step, norms_of[each], logged)), None)
-            if fitted is not None:
-                return fitted, None
-        if not (arithmetic.router_coefficient or self.closely or alternatives):
+            exact_norms = dict(norm_under(prepared, alternatives))
+            for assumption in alternatives:
+                if self._meets(prepared.step, exact_norms[assumption], logged):
+                    return assumption, None
+        if not (arithmetic.router_coefficient or self.bound_rounding or alternatives):
             return start, None
         # the trainer's own arithmetic, in which only an interval can be met
         first: TrainedNorms | None = None
-        for computed, sampler, by in self._as_computed(prepared, weights, loss, arithmetic):
+        for computed, sampler, candidate in self._computations(prepared, weights, loss, arithmetic):
             for assumption in [start, *alternatives]:
-                norms = trained_norms(under(computed, assumption), by, sampler)
+                norms = trained_norms(under(computed, assumption), candidate, sampler)
                 if norms.meets(logged):
                     self._reduced.update([prepared.step] * (norms.dtype != "float32"))
                     return assumption, norms
                 if first is None and computed.plan.objective.top_entropy_quantile < 1.0 and norms.dtype != "float32":
-                    first = trained_norms(under(computed, assumption), by, sampler, entropy_rounding=_HALF_ROUNDING)
+                    step = under(computed, assumption)
+                    first = trained_norms(step, candidate, sampler, entropy_rounding=_HALF_ROUNDING)
                 first = first or norms
         return start, first
 
-    def _as_computed(
+    def _computations(
         self, prepared: PreparedStep, weights: WeightsRef, loss: StepLoss, arithmetic: TrainerArithmetic
     ) -> Iterator[tuple[PreparedStep, MeasuredPolicy | None, TrainerArithmetic]]:
         """The step, what sampled it and the output layer as the trainer may have had them; none in float32."""
@@ -449,8 +451,7 @@ class Recomputer:
         saved = self._run.weights
         if len(saved) < 2 or saved[0].kind != saved[-1].kind:
             return frozenset()
-        first, last = (policy_of(self._run, of, self._options) for of in (saved[0], saved[-1]))
-        return unchanged(first, last)
+        return unchanged(*(policy_of(self._run, weights, self._options) for weights in (saved[0], saved[-1])))
 
     def _undecided_assumptions(self, prepared: PreparedStep, stated: Assumption) -> Iterator[str]:
         """Notes on assumptions that the logged norm did not decide, where they matter."""
@@ -479,22 +480,21 @@ def prepared_of(
     *,
     pads_left: bool = False,
 ) -> PreparedStep:
-    """A step made ready to measure, with everything that its loss looks at.
+    """A step made ready to measure, with all weights that its loss needs.
 
-    With ``pads_left`` a script's prompts have one width, the padding first, and the model is told no positions.
+    With ``pads_left`` a script's prompts have one width, the padding first, and the model gets no position ids.
     """
     # While ``altered`` is open, models end in TRL's output layer instead of their own.
     groups = run.groups_at(step)
-    with _blamed_on("weights_unreadable"):
+    with _default_cause("weights_unreadable"):
         policy = policy_of(run, weights, options, loss.reference)
     policy = replace(policy, padding=TrainerPadding()) if pads_left else policy
     _remember_longest(run, step, policy, loss.objective)
     if altered is not None:
         for model in filter(None, (policy.model, policy.reference)):
             altered.enter_context(trl_output(model))
-    asked = batch_tokens or options.batch_tokens
     budget = TokenBudget(
-        asked or first_batch_tokens(policy),
+        batch_tokens or options.batch_tokens or first_batch_tokens(policy),
         fixed=options.batch_tokens is not None or num_connected() > 1,
         notice=options.notice,
     )
@@ -503,12 +503,12 @@ def prepared_of(
         sampler = replace(policy_of(run, loss.sampled_with, options), padding=policy.padding)
         _remember_longest(run, loss.sampled_with.num_updates + 1, sampler, loss.objective)
         old = step_logprobs(sampler, groups, loss.objective, budget)
-    with _blamed_on("ids_misfit"):
+    with _default_cause("ids_misfit"):
         return prepare_step(policy, groups, loss.objective, budget, old)
 
 
 @contextmanager
-def _blamed_on(cause: str) -> Iterator[None]:
+def _default_cause(cause: str) -> Iterator[None]:
     """Name the cause of errors that do not name their own."""
     try:
         yield
@@ -526,14 +526,13 @@ def policy_of(
     run: Run, weights: WeightsRef, options: EngineOptions, reference: Sequence[tuple[WeightsRef, float]] = ()
 ) -> MeasuredPolicy:
     """A set of a run's weights as the trainer had it, with the reference of its KL term where it is asked for."""
-    first = run.weights_before(1) or next((of for of, _ in reference), None)
     return load_measured_policy(
         weights,
         device=options.device,
         dtype="float32" if options.precision == "high" else options.dtype,
         tokenizer=run.tokenizer,
         reference=reference,
-        first=first,
+        first=run.weights_before(1) or next((start for start, _ in reference), None),
         # other trainers give the model each token's own position
         padding=TrainerPadding.from_settings(run.settings) if run.trained_by_trl else None,
         trained=TrainedDtypes(
@@ -586,9 +585,10 @@ def _has_more_digits(run: Run, stored: FloatName) -> bool:
     in_float32 = any(run.settings.get(name) for name in ("casts_weights", "deepspeed"))
     if stored == "float32" or in_float32 or len(set(tensor_dtypes(run.weights[-1]).values())) > 1:
         return False
-    for step, norm in ((step, of.get("grad_norm", math.nan)) for step, of in run.metrics.items()):
+    for step, metrics in run.metrics.items():
+        norm = metrics.get("grad_norm", math.nan)
         digits = math.frexp(norm)[0] * 2 ** _BINARY_DIGITS[stored]
-        off_by = abs(digits - round(digits)) / digits * norm if math.isfinite(norm) and norm else 0.0
-        if off_by > EXACTLY * norm + run.half_unit(step, "grad_norm"):
+        error = abs(digits - round(digits)) / digits * norm if math.isfinite(norm) and norm else 0.0
+        if error > EXACTLY * norm + run.half_unit(step, "grad_norm"):
             return True
     return False

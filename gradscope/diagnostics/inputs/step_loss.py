@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -56,12 +56,12 @@ def losses_at(run: Run, objective: Objective, step: int) -> Iterator[StepLoss]:
     script the ratio may be to the log-probabilities that it logged, for which TRL's arguments have no name.
     """
     objective = _of_one_micro_batch(run, objective, step)
-    kinds = [(at, synced) for at in _batch_starts(run, step) for synced in _synced_before(run, objective, at)]
-    for number, (sampled_at, synced_after) in enumerate(kinds):
+    histories = [(start, synced) for start in _batch_starts(run, step) for synced in _syncs(run, objective, start)]
+    for number, (sampled_at, synced_after) in enumerate(histories):
         yield replace(_loss(run, objective, step, sampled_at, synced_after), resumed=number > 0)
     if run.source.format == "generic" and not (objective.needs_sampler or objective.ratio_to_logged):
         objective = replace(objective, importance_ratio=True, ratio_to_logged=True)
-        yield replace(_loss(run, objective, step, step, kinds[0][1]), by_logged=True)
+        yield replace(_loss(run, objective, step, step, histories[0][1]), by_logged=True)
 
 
 def _of_one_micro_batch(run: Run, objective: Objective, step: int) -> Objective:
@@ -95,23 +95,13 @@ def _batch_starts(run: Run, step: int) -> list[int]:
     return [start, *(other for other in may_be if other != start)]
 
 
-def _synced_before(run: Run, objective: Objective, sampled_at: int) -> list[range]:
-    """After which updates the reference had taken in the policy: all that were due, or those since training resumed.
-
-    What it says of a batch is computed where the batch is sampled, and kept for the batch's later updates.
-    """
-    every = int(run.settings.get("ref_model_sync_steps", 512))
+def _syncs(run: Run, objective: Objective, sampled_at: int) -> list[range]:
+    """After which updates the reference had taken in the policy: all that were due, or those since training resumed."""
+    # its log-probabilities are computed when a batch is sampled, and kept for the batch's later updates
+    interval = int(run.settings.get("ref_model_sync_steps", 512))
     is_synced = objective.has_reference and run.settings.get("sync_ref_model", False)
-    due = range(every, sampled_at if is_synced else 0, every)
-    return [due[at:] for at in range(len(due) + 1)]
-
-
-def _reference_of(kl_at_start: float | None, *, checkpoints_tell: bool) -> Literal["base", "start"] | None:
-    if checkpoints_tell:
-        return "base"
-    if kl_at_start is None or not math.isfinite(kl_at_start):
-        return None
-    return "start" if abs(kl_at_start) <= SAME_POLICY_KL else "base"
+    due = range(interval, sampled_at if is_synced else 0, interval)
+    return [due[start:] for start in range(len(due) + 1)]
 
 
 def _with_reference(run: Run, loss: StepLoss, synced_after: range) -> StepLoss:
@@ -121,11 +111,13 @@ def _with_reference(run: Run, loss: StepLoss, synced_after: range) -> StepLoss:
     if synced_after:
         return _with_moved_reference(run, loss, first, synced_after)
     adapters = [weights for weights in run.weights if weights.kind == "adapter"]
-    return _with_adapters_reference(run, loss, first, adapters) if adapters else _with(loss, first)
+    if adapters:
+        return _with_adapters_reference(run, loss, first, adapters)
+    return loss if first is None else _with_whole_reference(loss, first)
 
 
-def _with(loss: StepLoss, reference: WeightsRef | None) -> StepLoss:
-    return replace(loss, reference=() if reference is None else ((reference, 1.0),))
+def _with_whole_reference(loss: StepLoss, reference: WeightsRef) -> StepLoss:
+    return replace(loss, reference=((reference, 1.0),))
 
 
 def _with_moved_reference(run: Run, loss: StepLoss, first: WeightsRef | None, synced_after: range) -> StepLoss:
@@ -136,8 +128,8 @@ def _with_moved_reference(run: Run, loss: StepLoss, first: WeightsRef | None, sy
     missing = [num_updates for num_updates in needed if num_updates not in on_disk]
     start = on_disk.get(needed[0]) if share == 1.0 else first
     if missing or start is None:
-        which = f"the weights after {missing[0]} updates" if missing else "the weights before the first update"
-        text = f"the KL reference moved (sync_ref_model), and {which}, which are in it, are not on disk"
+        absent = f"the weights after {missing[0]} updates" if missing else "the weights before the first update"
+        text = f"the KL reference moved (sync_ref_model), and {absent}, which are in it, are not on disk"
         return replace(loss, reason=loss.reason or Reason("reference_missing", text))
     mixed = () if share == 1.0 else tuple((on_disk[num_updates], share) for num_updates in needed)
     return replace(loss, reference=((start, 1.0), *mixed))
@@ -149,24 +141,23 @@ def _with_adapters_reference(
     """The copy of the starting adapter in a checkpoint, else the starting adapter or the base alone."""
     from gradscope.gradients.model.checkpoint import is_fresh
 
-    of_trl = run.source.format == "trl" and any(weights.num_updates for weights in adapters)
-    copied = next(
-        (each for each in adapters if (each.path / REFERENCE_ADAPTER / "adapter_config.json").is_file()), None
-    )
-    if copied is not None:
-        return _with(loss, replace(copied, path=copied.path / REFERENCE_ADAPTER, num_updates=0))
+    for adapter in adapters:
+        copy = adapter.path / REFERENCE_ADAPTER
+        if (copy / "adapter_config.json").is_file():
+            return _with_whole_reference(loss, replace(adapter, path=copy, num_updates=0))
     always_base = run.settings.get("trainer") == "verl"  # which switches the adapter off
     if always_base or first is None or first.kind == "full" or is_fresh(first.path):
         return loss
+    if run.source.format == "trl" and any(weights.num_updates for weights in adapters):
+        return loss  # checkpoints would hold a copy
     kl = None if 1 in run.windows else run.metrics.get(1, {}).get("kl")
-    reference = _reference_of(kl, checkpoints_tell=of_trl)
-    if reference is None:
+    if kl is None or not math.isfinite(kl):
         text = (
             "the adapter did not start at zero, and whether the KL reference is its base alone or the adapter that it "
             "started from shows in the kl of step 1, which was not logged"
         )
         return replace(loss, reason=loss.reason or Reason("reference_missing", text, hint=_LOG_KL))
-    return _with(loss, first if reference == "start" else None)
+    return _with_whole_reference(loss, first) if abs(kl) <= SAME_POLICY_KL else loss
 
 
 def _with_entropy(run: Run, loss: StepLoss, step: int) -> StepLoss:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 _SUFFIXES = {".safetensors", ".json", ".jinja", ".model", ".txt"}
-"""What a model folder holds that shapes a gradient: weights, configurations, the tokenizer's files."""
+"""The files of a model folder that a gradient depends on: weights, configurations, the tokenizer's."""
 _PACKAGES = ("torch", "transformers", "peft")
 
 
@@ -90,10 +90,10 @@ class StepCache:
 
 def _digests(run: Run, step: int, also: Sequence[WeightsRef]) -> Iterator[tuple[str, str]]:
     """Each file and its digest of the model folders that a step's gradients depend on; a hub id by name alone."""
-    weights = [of for of in (run.weights_before(step), run.weights_before(1), *also) if of is not None]
-    folders = [str(folder) for of in weights for folder in (of.path, of.base) if folder]
-    for folder in dict.fromkeys([*folders, *([str(run.tokenizer)] if run.tokenizer else [])]):
-        fetch_weights(Path(folder))
+    sources = filter(None, (run.weights_before(step), run.weights_before(1), *also))
+    folders = [folder for weights in sources for folder in (weights.path, weights.base)]
+    for folder in dict.fromkeys(str(folder) for folder in (*folders, run.tokenizer) if folder):
+        bring_weights(Path(folder))
         yield folder, ""
         for file in sorted(Path(folder).glob("*")) if Path(folder).is_dir() else ():
             if file.suffix in _SUFFIXES and file.is_file():
@@ -107,7 +107,7 @@ def _digest(file: Path, size: int, changed: int) -> str:
     return sha256_of(file)
 
 
-_WHY: Mapping[str, tuple[str, str]] = {
+_NO_IDS: Mapping[str, tuple[str, str]] = {
     "verl": (
         "verl's dump holds text that lost the chat template's markers, and no ids",
         "Log prompts, responses, response_mask, rollout_log_probs and advantages with the dump; see the docs on logs.",
@@ -124,13 +124,14 @@ _WHY: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _without_ids(run: Run, rollouts: Sequence[Rollout]) -> Reason | None:
+def _missing_ids(run: Run, rollouts: Sequence[Rollout]) -> Reason | None:
     if not any(rollout.completion or rollout.completion_ids is not None for rollout in rollouts):
         return Reason("ids_missing", "the log has neither ids nor texts of the completions")
-    why = _WHY.get(str(run.settings.get("trainer")))
-    if why is None or not any(None in (rollout.prompt_ids, rollout.completion_ids) for rollout in rollouts):
-        return None
-    return Reason("ids_missing", why[0], hint=why[1])
+    trainer = str(run.settings.get("trainer"))
+    if trainer in _NO_IDS and any(None in (rollout.prompt_ids, rollout.completion_ids) for rollout in rollouts):
+        text, hint = _NO_IDS[trainer]
+        return Reason("ids_missing", text, hint=hint)
+    return None
 
 
 class MeasuredStep(Struct, frozen=True, kw_only=True):
@@ -149,25 +150,23 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
     @property
     def recomputed(self) -> StepNorm | None:
         """What is known of the norm of its gradient; None where ``reason`` says why nothing is."""
-        return self.norm if self.gram is None else _norm_of(self.gram)
+        if self.gram is None:
+            return self.norm
+        from gradscope.diagnostics.inputs.recomputed import rounding_floor
+        from gradscope.gradients.step.step_gram import StepNorm
 
-
-def _norm_of(gram: StepGram) -> StepNorm:
-    from gradscope.diagnostics.inputs.recomputed import rounding_floor
-    from gradscope.gradients.step.step_gram import StepNorm
-
-    matrix = gram.logged_gram
-    return StepNorm(
-        norm=None if matrix is None else batch_norm(matrix),
-        floor=rounding_floor(gram.score_gram),
-        parts=gram.parts,
-        logprobs=gram.logprobs,
-        num_inferred_ids=gram.num_inferred_ids,
-        described=gram.describe(),
-        trained=gram.trained,
-        other_texts=gram.other_texts,
-        untested=gram.untested,
-    )
+        gram, matrix = self.gram, self.gram.logged_gram
+        return StepNorm(
+            norm=None if matrix is None else batch_norm(matrix),
+            floor=rounding_floor(gram.score_gram),
+            parts=gram.parts,
+            logprobs=gram.logprobs,
+            num_inferred_ids=gram.num_inferred_ids,
+            described=gram.describe(),
+            trained=gram.trained,
+            other_texts=gram.other_texts,
+            untested=gram.untested,
+        )
 
 
 def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
@@ -229,28 +228,30 @@ def measure_steps(
     progress: ProgressCallback,
     question: RowQuestion | None = None,
     *,
-    closely: bool = False,
+    bound_rounding: bool = False,
     norms_alone: bool = False,
 ) -> Iterator[MeasuredStep]:
     """The Gram matrix of each step, or the reason why there is none, as soon as it is computed, in the given order.
 
     Args:
         question: What else to measure at each step while its weights are loaded; None: nothing.
-        closely: Whether to state how precisely a norm in reduced precision can be reproduced.
+        bound_rounding: Whether to state how precisely a norm in reduced precision can be reproduced.
         norms_alone: Whether a norm that matches the logged one is enough of a step.
 
     Raises:
         MissingDependencyError: PyTorch, transformers or peft are not installed.
     """
     require_libraries()
-    measure = partial(_measure_steps, options=options, question=question, closely=closely, norms_alone=norms_alone)
-    with _arithmetic(options):
+    measure = partial(
+        _measure_steps, options=options, question=question, bound_rounding=bound_rounding, norms_alone=norms_alone
+    )
+    with _precision_context(options):
         for measured in measure(run, steps, progress=progress):
             logged = "grad_norm" in run.metrics.get(measured.step, {})
-            if logged and counts_from_0(run) and (measured.recomputed is None or _is_off(run, measured)):
-                weights = tuple(replace(of, num_updates=of.num_updates - 1) for of in run.weights)
-                again = next(measure(replace(run, weights=weights), [measured.step], progress=no_progress))
-                measured = again if again.recomputed and not _is_off(run, again) else measured
+            if logged and counts_from_0(run) and (measured.recomputed is None or _misses_logged(run, measured)):
+                shifted = tuple(replace(weights, num_updates=weights.num_updates - 1) for weights in run.weights)
+                other = next(measure(replace(run, weights=shifted), [measured.step], progress=no_progress))
+                measured = other if other.recomputed and not _misses_logged(run, other) else measured
             yield measured
 
 
@@ -261,7 +262,7 @@ def _measure_steps(
     progress: ProgressCallback,
     question: RowQuestion | None,
     *,
-    closely: bool,
+    bound_rounding: bool,
     norms_alone: bool,
 ) -> Iterator[MeasuredStep]:
     """The same with the steps and checkpoints as they are numbered."""
@@ -279,18 +280,19 @@ def _measure_steps(
         if reason is None and weights is not None:
             from gradscope.diagnostics.inputs.recomputed import Recomputer  # seconds that a log alone need not wait
 
-            recomputer = recomputer or Recomputer(run, options, closely=closely, norms_alone=norms_alone)
+            recomputer = recomputer or Recomputer(run, options, bound_rounding=bound_rounding, norms_alone=norms_alone)
             recomputer.progress = part(progress, done, len(steps), label)
             measure = partial(_measure, run, measured, recomputer, options, question)
             measured = measure(loss, weights)
-            if _is_off(run, measured) or (measured.reason is not None and measured.reason.cause == "dropout"):
+            if _misses_logged(run, measured) or (measured.reason is not None and measured.reason.cause == "dropout"):
                 losses = [loss, *(other for other in possible if _reason_against(run, step, other) is None)]
-                resumed = (measure(other, weights) for other in losses[1:])
-                of_script = (loss,) if run.source.format == "generic" else ()
-                padded = (measure(stated, weights, pads_left=True) for stated in of_script)
-                unread = (measure(*each) for other in losses for each in _as_resumed(run, other, weights))
-                alternatives = chain(resumed, padded, unread)
-                measured = next((each for each in alternatives if each.recomputed and not _is_off(run, each)), measured)
+                alternatives = chain(
+                    (measure(other, weights) for other in losses[1:]),
+                    (measure(loss, weights, pads_left=True) for _ in range(run.source.format == "generic")),
+                    (measure(*resumed) for other in losses for resumed in _as_resumed(run, other, weights)),
+                )
+                met = (other for other in alternatives if other.recomputed and not _misses_logged(run, other))
+                measured = next(met, measured)
         yield measured
     progress(len(steps), len(steps), "steps")
 
@@ -300,7 +302,7 @@ def counts_from_0(run: Run) -> bool:
     return run.source.format == "generic" and 0 in run.steps
 
 
-def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
+def _precision_context(options: EngineOptions) -> AbstractContextManager[None]:
     if options.precision != "high":
         return nullcontext()
     from gradscope.gradients.model.calls import without_tf32
@@ -326,9 +328,9 @@ def _measure(
 
     step = measured.step
     # a question needs the weights again; of several processes the main one looks and writes
-    is_as_saved = not any(of.kept_from for of in (weights, *loss.weights))
-    looks = question is None and connected_index() == 0 and not pads_left and is_as_saved
-    cache = _step_cache(run, step, loss, options, recomputer) if looks else None
+    is_as_saved = not any(saved.kept_from for saved in (weights, *loss.weights))
+    uses_cache = question is None and connected_index() == 0 and not pads_left and is_as_saved
+    cache = _step_cache(run, step, loss, options, recomputer) if uses_cache else None
     result = broadcast_from_main(lambda: cache.read() if cache else None)
     answer = None
     try:
@@ -353,7 +355,7 @@ def _as_resumed(run: Run, loss: StepLoss, weights: WeightsRef) -> Iterator[tuple
             yield replace(loss, sampled_with=replace(loss.sampled_with, kept_from=first.path)), weights
 
 
-def _is_off(run: Run, measured: MeasuredStep) -> bool:
+def _misses_logged(run: Run, measured: MeasuredStep) -> bool:
     logged = run.metrics.get(measured.step, {}).get("grad_norm")
     if logged is None or (norm := measured.recomputed) is None or norm.norm is None:
         return False
@@ -367,12 +369,12 @@ def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
     if step in run.notes:
         return run.notes[step]
     rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
-    if (no_ids := _without_ids(run, rollouts)) is not None:
-        return no_ids
+    if (reason := _missing_ids(run, rollouts)) is not None:
+        return reason
     from gradscope.gradients.plan.objective import several_sequences
 
-    if (several := several_sequences(rollouts)) is not None:
-        return several
+    if (reason := several_sequences(rollouts)) is not None:
+        return reason
     objective = loss.objective
     if objective.cannot is not None:
         return objective.cannot
@@ -391,13 +393,12 @@ def _step_cache(
 ) -> StepCache | None:
     if options.unfinished is None:
         return None
-    arithmetic = (options.device, options.dtype, options.precision, recomputer.closely, recomputer.norms_alone)
+    arithmetic = (options.device, options.dtype, options.precision, recomputer.bound_rounding, recomputer.norms_alone)
     choices = (options.engine, options.verify, options.batch_tokens, *arithmetic)
     return StepCache(options.unfinished, run, step, loss.objective, choices, options.notice, loss.weights)
 
 
-def describe_engine(described: Mapping[str, object], before: Mapping[str, object]) -> dict[str, object]:
+def describe_engine(described: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """How a run's steps were computed: the latest step's facts, with the notes of all."""
-    parts = [notes for notes in (before.get("notes"), described.get("notes")) if isinstance(notes, list)]
-    notes = [note for part in parts for note in part]
+    notes = chain.from_iterable(engine["notes"] for engine in (before, described) if "notes" in engine)
     return {**described, "notes": list(dict.fromkeys(notes))}

@@ -1,4 +1,4 @@
-"""The numbers that a trainer logged: their first names, means and courses."""
+"""The numbers that a trainer logged: their first names, means and series."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ _LARGEST = 1e100
 def first_logged(run: Run, names: Iterable[str]) -> tuple[str, dict[int, float]] | None:
     """The first of some metrics that the trainer logged, at any step: its name, and step -> number."""
     steps = set(run.steps)
-    courses = ((name, run.step_metrics.by_step(name).items()) for name in names)
-    logged = ((name, {step: value for step, value in course if step in steps}) for name, course in courses)
-    return next((match for match in logged if match[1]), None)
+    for name in names:
+        logged = {step: value for step, value in run.courses.by_step(name).items() if step in steps}
+        if logged:
+            return name, logged
+    return None
 
 
 def logged_value(value: float) -> float | None:
@@ -71,28 +73,28 @@ def common_metrics(run: Run) -> StepMetrics:
     return naming.apply(run.step_metrics)
 
 
-def metric_courses(run: Run) -> tuple[results.MetricCourse, ...]:
+def metric_series(run: Run) -> tuple[results.MetricCourse, ...]:
     """The common metrics of a run, in the order of reading; those that no step has are left out."""
-    courses = common_metrics(run)
-    return tuple(_course(courses, metric) for metric in COMMON if len(courses.series(metric.name)[0]))
+    logged = common_metrics(run)
+    return tuple(_series(logged, metric) for metric in COMMON if len(logged.course(metric.name)[0]))
 
 
-def verdict_courses(run: Run) -> tuple[results.MetricCourse, ...]:
-    """What else says how good answers are, by its trainer's name: held-out evaluations, shares of correct answers."""
-    reward = run.step_metrics.by_step("reward")
-    names = [name for name in run.step_metrics.columns if is_verdict(name) and run.step_metrics.by_step(name) != reward]
+def verdict_series(run: Run) -> tuple[results.MetricCourse, ...]:
+    """Held-out scores and shares of correct answers, by their trainer's names, but for copies of the reward."""
+    reward = run.courses.by_step("reward")
+    names = [name for name in run.courses.columns if is_verdict(name) and run.courses.by_step(name) != reward]
     return tuple(
-        _course(run.step_metrics, CommonMetric(name=name, title=name, style="norm", keys=(name,))) for name in names
+        _series(run.courses, CommonMetric(name=name, title=name, style="norm", keys=(name,))) for name in names
     )
 
 
-def _course(courses: StepMetrics, metric: CommonMetric) -> results.MetricCourse:
-    steps, values = courses.series(metric.name)
+def _series(logged: StepMetrics, metric: CommonMetric) -> results.MetricCourse:
+    steps, values = logged.course(metric.name)
     is_finite = np.isfinite(values)
     chosen = is_finite if is_finite.any() else ~is_finite
     unusable = np.flatnonzero(~(np.abs(values) < _LARGEST))[:1]
     first = dict(zip(steps[unusable].tolist(), values[unusable].tolist(), strict=True))
-    broken = _first_undefined(first, is_share=metric.name not in courses.not_shares)
+    broken = _first_undefined(first, is_share=metric.name not in logged.not_shares)
     return results.MetricCourse(
         name=metric.name,
         title=metric.title,

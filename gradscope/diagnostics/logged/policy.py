@@ -45,15 +45,15 @@ def _generation_of_step(step: int, groups: Sequence[RolloutGroup]) -> _Rows:
     return _Rows(
         ends=[(prompt, float(rollout.status == "truncated")) for _, prompt, rollout in rows if rollout.status in ENDED],
         times=[
-            (at, prompt, rollout.seconds)
-            for at, prompt, rollout in rows
+            (row_step, prompt, rollout.seconds)
+            for row_step, prompt, rollout in rows
             if rollout.seconds is not None and rollout.seconds < _LONGEST
         ],
     )
 
 
 def _generation(steps: Mapping[int, _Rows], run: Run, resampling: Resampling) -> results.Generation:
-    """The whole log and each step; of ends that are known nowhere what the trainer logged."""
+    """The log and its steps; where no rollout's end is known, the share that the trainer logged."""
     logged = {} if any(rows.ends for rows in steps.values()) else shares_cut_off(run)
     numbers = [_generation_numbers(step, rows, logged, resampling) for step, rows in steps.items()]
     by_step = tuple(row for row in numbers if row.frac_truncated.undefined != _NO_ENDS or row.seconds.is_defined)
@@ -137,15 +137,15 @@ _HINTS = {
 
 
 def _policy(steps: Mapping[int, dict[str, Any]], run: Run, resampling: Resampling) -> results.LoggedPolicy:
-    parts = {
-        name: part.result({step: of[name] for step, of in steps.items() if of[name] is not None}, run, resampling)
-        for name, part in PARTS.items()
-    }
+    rows_of = {name: {step: rows[name] for step, rows in steps.items() if rows[name] is not None} for name in PARTS}
+    parts = {name: part.combine(rows_of[name], run, resampling) for name, part in PARTS.items()}
     missing = {name: absence_of(name, part)[0] for name, part in parts.items() if part.overall is None}
     return results.LoggedPolicy(**parts, missing=missing)
 
 
-POLICY = LoggedPart(lambda step, groups: {name: part.of_step(step, groups) for name, part in PARTS.items()}, _policy)
+POLICY = LoggedPart(
+    lambda step, groups: {name: part.reduce_step(step, groups) for name, part in PARTS.items()}, _policy
+)
 
 
 def absence_of(name: str, part: Any) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from gradscope.diagnostics.logged.metrics import first_logged, logged_estimate, mean_as_logged
 from gradscope.estimate import Estimate
@@ -28,15 +28,14 @@ from gradscope.rollouts.run import Run
 class LoggedPart(NamedTuple):
     """How a part of :class:`LoggedPolicy` is made of what each step has for it."""
 
-    of_step: Callable[[int, Sequence[RolloutGroup]], Any]
-    """What a step has for it, without its tokens; None for nothing."""
-    result: Callable[[Mapping[int, Any], Run, Resampling], Any]  # the part, from what each step of the run has
+    reduce_step: Callable[[int, Sequence[RolloutGroup]], Any]  # what a step has for it, without its tokens; or None
+    combine: Callable[[Mapping[int, Any], Run, Resampling], Any]  # the part, from what each step of the run has
 
 
 def logged_part(part: LoggedPart, run: Run, resampling: Resampling) -> Any:
-    """A part of a run, for which alone all its steps are read."""
-    of_steps = {step: part.of_step(step, groups) for step, groups in run.by_step()}
-    return part.result({step: of for step, of in of_steps.items() if of is not None}, run, resampling)
+    """One part of a run, in a pass over its steps."""
+    steps = {step: part.reduce_step(step, groups) for step, groups in run.by_step()}
+    return part.combine({step: reduced for step, reduced in steps.items() if reduced is not None}, run, resampling)
 
 
 Array = NDArray[np.float64]
@@ -81,14 +80,14 @@ def _step_tokens(groups: Sequence[RolloutGroup], set_aside: Counter[str]) -> _St
     usable: list[tuple[RolloutGroup, int, Rollout]] = []
     columns: list[_Columns] = []
     for group in groups:
-        for at, sequence in (pair for rollout in group.rollouts for pair in enumerate(rollout.sequences)):
+        for index, sequence in (pair for rollout in group.rollouts for pair in enumerate(rollout.sequences)):
             if not _counts_in_loss(sequence):
                 continue
             sequence_columns = _columns(sequence)
             if isinstance(sequence_columns, str):
                 set_aside[sequence_columns] += 1
             else:
-                usable.append((group, at, sequence))
+                usable.append((group, index, sequence))
                 columns.append(sequence_columns)
     sampler, trainer, advantages, positions = map(np.concatenate, zip(_NOTHING, *columns, strict=True))
     if sampler.any() != trainer.any():  # as NeMo-RL writes where it takes the ratio for 1
@@ -101,7 +100,7 @@ def _step_tokens(groups: Sequence[RolloutGroup], set_aside: Counter[str]) -> _St
         positions=positions,
         lengths=np.array([len(column[0]) for column in columns], dtype=np.int64),
         rollouts=tuple(sequence for *_, sequence in usable),
-        sequences=tuple(at for _, at, _ in usable),
+        sequences=tuple(index for _, index, _ in usable),
         prompts=tuple(group.prompt_id for group, *_ in usable),
     )
 
@@ -119,10 +118,10 @@ def _columns(rollout: Rollout) -> _Columns | str:
     sampler, trainer = (
         np.array(values, dtype=np.float64)[counts] for values in (rollout.logprobs, rollout.trainer_logprobs)
     )
-    both = np.concatenate([sampler, trainer])
-    if not np.all(np.isfinite(both)):
+    logprobs = np.concatenate([sampler, trainer])
+    if not np.all(np.isfinite(logprobs)):
         return NOT_FINITE
-    if both.max() > _HIGHEST or both.min() < _LOWEST:
+    if logprobs.max() > _HIGHEST or logprobs.min() < _LOWEST:
         return NO_LOGPROB
     advantages = np.full(length, np.nan if rollout.advantage is None else rollout.advantage)
     if rollout.token_advantages is not None and len(rollout.token_advantages) == length:
@@ -156,10 +155,10 @@ def _entropy_of_step(step: int, groups: Sequence[RolloutGroup]) -> list[_Row] | 
 def _entropy(steps: Mapping[int, list[_Row]], run: Run, resampling: Resampling) -> results.PolicyEntropy:
     if not steps:
         return _as_logged(run)
-    every = [row for step_rows in steps.values() for row in step_rows]
+    all_rows = [row for rows in steps.values() for row in rows]
     overall, *by_step = (
         results.EntropyNumbers(step=step, mean=_mean_of(rows, resampling).within(0.0, _GREATEST))
-        for step, rows in ((None, every), *steps.items())
+        for step, rows in ((None, all_rows), *steps.items())
     )
     return results.PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin="tokens")
 
@@ -168,7 +167,7 @@ ENTROPY = LoggedPart(_entropy_of_step, _entropy)
 
 
 def _entropies(rollout: Rollout) -> NDArray[np.float64] | None:
-    """Those of the tokens that count in the loss; None where one is missing or below 0, as no entropy of tokens is."""
+    """Those of the tokens that count in the loss; None where one is missing or below 0."""
     if not rollout.entropies or (rollout.mask is not None and len(rollout.mask) != len(rollout.entropies)):
         return None
     values = np.array(rollout.entropies, dtype=np.float64)[rollout.counted(len(rollout.entropies))]
@@ -217,17 +216,17 @@ def _mismatch_of_step(step: int, groups: Sequence[RolloutGroup]) -> _StepMismatc
 
 
 def _mismatch(steps: Mapping[int, _StepMismatch], _: Run, resampling: Resampling) -> results.SamplerMismatch:
-    set_aside = dict(sum((of_step.set_aside for of_step in steps.values()), Counter[str]()))
-    of_steps = [(step, of_step.sums, of_step.prompts) for step, of_step in steps.items() if of_step.sums]
-    if not of_steps:
+    set_aside = dict(sum((mismatch.set_aside for mismatch in steps.values()), Counter[str]()))
+    compared = [(step, mismatch.sums, mismatch.prompts) for step, mismatch in steps.items() if mismatch.sums]
+    if not compared:
         return results.SamplerMismatch(set_aside=set_aside)
-    joined = sampler_metrics.joined_sums([sums for _, sums, _ in of_steps])
-    prompts = [prompt for *_, of_step in of_steps for prompt in of_step]
-    worst = [token for of_step in steps.values() for token in of_step.worst if token.sampler != token.trainer]
+    joined = sampler_metrics.joined_sums([sums for _, sums, _ in compared])
+    prompts = [prompt for *_, step_prompts in compared for prompt in step_prompts]
+    worst = [token for mismatch in steps.values() for token in mismatch.worst if token.sampler != token.trainer]
     worst.sort(key=lambda token: abs(token.trainer - token.sampler), reverse=True)
     return results.SamplerMismatch(
         overall=_mismatch_numbers(None, joined, prompts, resampling),
-        by_step=tuple(_mismatch_numbers(step, sums, of_step, resampling) for step, sums, of_step in of_steps),
+        by_step=tuple(_mismatch_numbers(*numbers, resampling) for numbers in compared),
         worst=tuple(worst[:NUM_WORST]),
         set_aside=set_aside,
         is_identical=not joined.distance.any(),
@@ -265,12 +264,11 @@ def _worst(step: int, tokens: _StepTokens) -> list[results.TokenMismatch]:
     ]
 
 
-def _largest(values: ArrayLike, most: int) -> NDArray[np.int64]:
-    """The places of the largest values without sorting all of them, the largest first and the first of equal ones."""
-    numbers = np.asarray(values, dtype=np.float64)
-    least = np.partition(numbers, len(numbers) - most)[len(numbers) - most] if len(numbers) > most else -math.inf
-    candidates = np.flatnonzero(numbers >= least)
-    return candidates[np.argsort(-numbers[candidates], kind="stable")][:most]
+def _largest(values: Array, num: int) -> NDArray[np.int64]:
+    """The indices of the largest values without sorting all of them, the largest first, ties in order."""
+    threshold = np.partition(values, -num)[-num] if len(values) > num else -math.inf
+    candidates = np.flatnonzero(values >= threshold)
+    return candidates[np.argsort(-values[candidates], kind="stable")][:num]
 
 
 _FROM_THE_FUTURE = "the log names weights that are newer than its steps, so versions and steps are counted differently"
@@ -299,17 +297,17 @@ def _staleness_of_step(step: int, groups: Sequence[RolloutGroup]) -> _StepAges |
     tokens = _step_tokens(groups, Counter())
     distances = np.split(np.abs(tokens.log_ratios), np.cumsum(tokens.lengths)[:-1])
     gaps = [
-        (step - rollout.policy_versions[0], (float(of_tokens.sum()), len(of_tokens), prompt))
-        for rollout, prompt, of_tokens in zip(tokens.rollouts, tokens.prompts, distances, strict=False)
+        (step - rollout.policy_versions[0], (float(distance.sum()), len(distance), prompt))
+        for rollout, prompt, distance in zip(tokens.rollouts, tokens.prompts, distances, strict=False)
         if rollout.policy_versions is not None
     ]
     return _StepAges(rows=rows, gaps=gaps)
 
 
 def _staleness(steps: Mapping[int, _StepAges], _: Run, resampling: Resampling) -> results.Staleness:
-    rows = [row for of_step in steps.values() for row in of_step.rows]
+    rows = [row for ages in steps.values() for row in ages.rows]
     gaps: dict[int, list[_Row]] = {}
-    for behind, gap in (gap for of_step in steps.values() for gap in of_step.gaps):
+    for behind, gap in (pair for ages in steps.values() for pair in ages.gaps):
         gaps.setdefault(behind, []).append(gap)
     if not rows:
         return results.Staleness()
@@ -319,7 +317,7 @@ def _staleness(steps: Mapping[int, _StepAges], _: Run, resampling: Resampling) -
     numbers = Counter(_lag(row, origin) for row in rows)
     return results.Staleness(
         overall=_staleness_numbers(None, rows, origin, resampling),
-        by_step=tuple(_staleness_numbers(step, of_step.rows, origin, resampling) for step, of_step in steps.items()),
+        by_step=tuple(_staleness_numbers(step, ages.rows, origin, resampling) for step, ages in steps.items()),
         by_lag=tuple(
             results.LagShare(
                 lag=lag,

@@ -274,7 +274,7 @@ def replay_run(
     chosen = tuple(sorted({*run.updates, *run.notes})) if steps is None else inputs.select_steps(run, steps)
     replayed: list[StepReplay] = []
     described: list[Mapping[str, object]] = []
-    for measured in inputs.measure_steps(run, chosen, engine, progress, closely=True, norms_alone=True):
+    for measured in inputs.measure_steps(run, chosen, engine, progress, bound_rounding=True, norms_alone=True):
         replayed.append(replay_step(run, measured, tolerance))
         described += [measured.recomputed.described] if measured.recomputed else []
     again = replace(engine, unfinished=None)  # of other arguments, which are not to be kept
@@ -298,7 +298,7 @@ def _in_one_precision(
     if run.settings.name_precision or not guessed or len(exact) <= len(met) / 2:
         return list(steps)
     run = replace(run, settings=run.settings.with_values({"bf16": False}))
-    measured = inputs.measure_steps(run, guessed, engine, progress, closely=True, norms_alone=True)
+    measured = inputs.measure_steps(run, guessed, engine, progress, bound_rounding=True, norms_alone=True)
     again = {step.step: replay_step(run, step, tolerance) for step in measured}
     return [again.get(step.step, step) for step in steps]
 
@@ -311,7 +311,7 @@ def _fit_with_kl(
     if not off or not run.trained_by_trl or run.settings.get("beta") or run.settings.are_of_rloo:
         return None
     run = replace(run, settings=run.settings.with_values({"beta": 1.0}))
-    measured = inputs.measure_steps(run, off[:TRIED], engine, progress, closely=True, norms_alone=True)
+    measured = inputs.measure_steps(run, off[:TRIED], engine, progress, bound_rounding=True, norms_alone=True)
     fit = fit_of(run, [replay_step(run, step, tolerance) for step in measured])
     return None if fit is None else replace(fit, stated=0.0)
 

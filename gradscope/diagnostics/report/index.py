@@ -22,7 +22,7 @@ from gradscope.diagnostics.compare.runs import unlike_levels
 from gradscope.diagnostics.degeneracy.group_rewards import NoGroupError
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
-from gradscope.diagnostics.logged.metrics import common_metrics, metric_courses
+from gradscope.diagnostics.logged.metrics import common_metrics, metric_series
 from gradscope.diagnostics.spike.measure import levels_left
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
@@ -247,7 +247,7 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
     same_steps = {name: replace(run, groups=groups_of_steps(run.groups, steps)) for name, run in runs.items()}
     sides = [side for name, run in same_steps.items() if (side := side_rewards(run, name)) is not None]
     sure = [row for row in rows if bonferroni(row.difference, len(rows)).side_of_zero]
-    broken = [f"{name}: {text}" for name, run in runs.items() for text in broken_sentences(metric_courses(run))]
+    broken = [f"{name}: {text}" for name, run in runs.items() for text in broken_sentences(metric_series(run))]
     moved = [f"{name}: {text}" for name, run in runs.items() for text in levels_left(run)]
     differs = sure or partings or moved or any(side.conflict for side in sides)
     return ReportSection(

@@ -238,7 +238,7 @@ def _measured(
     if run.steps and not any(run.weights_before(step) for step in steps) and (missing_library() or not steps):
         reason = missing_weights(run, run.steps[0])
         return (), Unavailable(reason=f"No gradient was recomputed: {reason}.", hint=reason.advice)
-    measured = _or_unavailable(lambda: tuple(measure_steps(run, steps, options, progress, closely=True)))
+    measured = _or_unavailable(lambda: tuple(measure_steps(run, steps, options, progress, bound_rounding=True)))
     if isinstance(measured, Unavailable):
         return (), measured
     reasons = [step.reason for step in measured if step.reason] or [missing_weights(run, run.steps[0])]
@@ -290,7 +290,7 @@ def _read_steps(
         of_steps = _ReadSteps()
         for number, groups in steps:
             step = recomputed.get(number) or _not_recomputed(run, number, groups, absent if not measured else None)
-            of_steps.policy[number] = POLICY.of_step(number, step.groups)
+            of_steps.policy[number] = POLICY.reduce_step(number, step.groups)
             if run.measured is None:
                 of_steps.lengths.add_step(step.groups)
             of_steps.replays.append(_or_unavailable(partial(replay_step, run, step, GRAD_NORM_TOLERANCE)))
@@ -314,7 +314,7 @@ def _read_steps(
     replayed = [replay for replay in all_read.replays if not isinstance(replay, Unavailable)]
     described = [step.recomputed.described for step in measured if step.recomputed]
     replay = _or_unavailable(lambda: replay_report(run, replayed, described)) if failed is None else failed
-    return replay, POLICY.result(all_read.policy, run, RESAMPLING), all_read.lengths
+    return replay, POLICY.combine(all_read.policy, run, RESAMPLING), all_read.lengths
 
 
 def _not_recomputed(run: Run, step: int, groups: Sequence[RolloutGroup], absent: Unavailable | None) -> MeasuredStep:
@@ -357,7 +357,7 @@ def report_tokens(
     ]
     if not live:
         return absent
-    largest, gram, matrix = max(live, key=lambda of_step: _squared_norm(of_step[1]))
+    largest, gram, matrix = max(live, key=lambda step: _squared_norm(step[1]))
     from gradscope.gradients.tokens.measure import measure_rollout_tokens
 
     shares = projection_shares(matrix)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.logged.metrics import metric_courses, verdict_courses
+from gradscope.diagnostics.logged.metrics import metric_series, verdict_series
 from gradscope.diagnostics.spike.measure import spike_sentences
 from gradscope.estimate import Estimate
 from gradscope.findings import logged as findings
@@ -33,7 +33,7 @@ def report_of_metrics(run: Run, name: str, agreement: ReportSection | None = Non
 
     ``agreement`` is what they say of sampler and trainer.
     """
-    courses = metric_courses(run)
+    courses = metric_series(run)
     shown = [course for key in _STRIP if (course := findings.course_named(courses, key)) is not None]
     return RunReport(
         source=run.source,
@@ -128,7 +128,7 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
 def _reward_section(courses: Sequence[MetricCourse], run: Run) -> ReportSection | None:
     """Where the mean reward goes, and what else says how good answers are; None where neither was logged."""
     course, goes = findings.course_named(courses, "reward"), findings.reward_goes(courses)
-    lost = findings.lost_sentence(verdict_courses(run), goes)
+    lost = findings.lost_sentence(verdict_series(run), goes)
     if course is None:
         if not lost:
             return None

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.inputs import steps as inputs
-from gradscope.diagnostics.logged.metrics import NO_ROLLOUTS, metric_courses
+from gradscope.diagnostics.logged.metrics import NO_ROLLOUTS, metric_series
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import (
@@ -226,7 +226,7 @@ def level_changes(courses: Courses) -> Iterator[str]:
 
 def levels_left(run: Run) -> tuple[str, ...]:
     """A sentence for each number of a run that has left its level for good: of that a mean over steps says little."""
-    logged = metric_courses(run)
+    logged = metric_series(run)
     return (
         *level_changes(courses_of(run)),
         *reward_level_sentences(logged),

@@ -201,10 +201,17 @@ def weights_run(weights: tuple[WeightsRef, ...], logged: float | None, **setting
     return replace(run, weights=weights, settings=stated, source=replace(run.source, format="trl"))
 
 
-def recompute(run: Run, step: int = 1, *, closely: bool = False, norms_alone: bool = False) -> StepGram | StepNorm:
+def recomputer_of(run: Run, *, bound_rounding: bool = False, norms_alone: bool = False) -> Recomputer:
+    return Recomputer(run, EngineOptions(device="cpu"), bound_rounding=bound_rounding, norms_alone=norms_alone)
+
+
+def measure(recomputer: Recomputer, run: Run, step: int = 1, weights: int = 0, **options) -> StepGram | StepNorm:
     loss = next(losses_at(run, Objective.from_settings(run.settings), step))
-    recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=closely, norms_alone=norms_alone)
-    return recomputer.measure(step, run.weights[0], loss, None)[0]
+    return recomputer.measure(step, run.weights[weights], loss, None, **options)[0]
+
+
+def recompute(run: Run, step: int = 1, **options) -> StepGram | StepNorm:
+    return measure(recomputer_of(run, **options), run, step)
 
 
 def norm_of(*, padding_row: int | None = 0, frozen: str | None = None) -> float:
@@ -236,7 +243,7 @@ def test_frozen_tensors_are_recognized_by_two_checkpoints_and_the_norm(tmp_path:
     (note,) = gram.notes
     assert note.startswith("model.embed_tokens.weight was frozen")
     assert gram.coverage == 1.0
-    gram = recompute(weights_run(weights, 1.2 * norm_of()), closely=True)  # nothing explains it
+    gram = recompute(weights_run(weights, 1.2 * norm_of()), bound_rounding=True)  # nothing explains it
     assert batch_norm(gram.logged_gram) == pytest.approx(norm_of(), rel=1e-6)
     assert (gram.notes, gram.trained) == ((), None)
 
@@ -246,9 +253,9 @@ def test_frozen_tensors_are_recognized_by_two_checkpoints_and_the_norm(tmp_path:
 def test_what_draws_nothing_is_found_with_frozen_tensors_that_fitted_a_step_before(tmp_path: Path, bf16: bool) -> None:
     weights = (saved(tmp_path / "first"), later(tmp_path / "last", frozen="embed_tokens"))
     run = weights_run(weights, 1e3, bf16=bf16)
-    recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=True)
+    recomputer = recomputer_of(run, bound_rounding=True)
     recomputer._fitted = Assumption(padding_row=0, frozen=frozenset({"model.embed_tokens.weight"}))
-    gram, _ = recomputer.measure(1, weights[0], next(losses_at(run, Objective.from_settings(run.settings), 1)), None)
+    gram = measure(recomputer, run)
     assert gram.assumption == recomputer._fitted
     assert (gram.trained is not None) == bf16
 
@@ -267,7 +274,7 @@ def test_a_norm_in_bfloat16_is_matched_in_its_own_arithmetic_by_replay_alone(tmp
     policy = replace(policy_of(tiny_model("llama_untied_biases")), padding=TrainerPadding())
     prepared = prepare_step(policy, tiny_groups(), DAPO)
     logged = trained_norms(prepared, TrainerArithmetic(autocast=torch.bfloat16), num_orders=2, seed=9).mean
-    gram = recompute(weights_run((weights,), logged, bf16=True), closely=True)
+    gram = recompute(weights_run((weights,), logged, bf16=True), bound_rounding=True)
     assert abs(gram.trained.mean - logged) <= gram.trained.told_within * logged
     assert gram.trained.dtype == "bfloat16"
     assert gram.notes == ()
@@ -286,12 +293,12 @@ def test_a_routers_term_that_fits_is_the_end_of_the_search(
     model = tiny_experts("mixtral")
     model.save_pretrained(tmp_path)
     prepared = prepare_step(replace(policy_of(model), padding=TrainerPadding()), tiny_groups(), DAPO)
-    by = TrainerArithmetic(micro_batch=3, router_coefficient=0.2)
-    logged = trained_norms(prepared, by, num_orders=2, seed=9).mean
+    arithmetic = TrainerArithmetic(micro_batch=3, router_coefficient=0.2)
+    logged = trained_norms(prepared, arithmetic, num_orders=2, seed=9).mean
     settings = {"router_aux_loss_coef": 0.2, "per_device_train_batch_size": 3, "bf16": bf16}
     monkeypatch.setattr(Recomputer, "_require_no_draws", None)
     run = weights_run((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged, **settings)
-    gram = recompute(run, closely=True)
+    gram = recompute(run, bound_rounding=True)
     assert gram.trained.dtype == "float32"
     assert gram.trained.meets(logged)
     assert not gram.trained.meets(2 * logged)
@@ -300,11 +307,10 @@ def test_a_routers_term_that_fits_is_the_end_of_the_search(
 @pytest.mark.slow
 def test_what_fitted_at_one_step_is_where_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = weights_run((saved(tmp_path),), norm_of(padding_row=None))
-    recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=False)
-    loss = next(losses_at(run, Objective.from_settings(run.settings), 1))
-    first, _ = recomputer.measure(1, run.weights[0], loss, None)
+    recomputer = recomputer_of(run)
+    first = measure(recomputer, run)
     monkeypatch.setattr(Recomputer, "_try_alternatives", None)
-    second, _ = recomputer.measure(1, run.weights[0], loss, None)
+    second = measure(recomputer, run)
     assert (first.gram == second.gram).all()
     assert first.notes == second.notes
 
@@ -335,7 +341,7 @@ def test_the_dropout_of_an_adapter_that_changes_nothing_yet_is_named_alike(tmp_p
     adapt(tiny_model("llama_untied_biases"), options, perturbed=False).save_pretrained(tmp_path / "adapter")
     weights = WeightsRef(num_updates=0, path=tmp_path / "adapter", kind="adapter", base=str(base.path))
     with pytest.raises(InputError, match="such as dropout, and what it drew is not logged"):
-        recompute(weights_run((weights,), 1.0, disable_dropout=False, bf16=bf16), closely=True)
+        recompute(weights_run((weights,), 1.0, disable_dropout=False, bf16=bf16), bound_rounding=True)
 
 
 @pytest.mark.slow
@@ -346,16 +352,16 @@ def test_the_norm_shows_that_a_script_had_its_model_in_evaluation_mode(tmp_path:
     prepared = prepare_step(policy_of(tiny_model(name)), tiny_groups(), DAPO)
     norm = batch_norm(measure_step(prepared, engine="loop").logged_gram)
 
-    def of_script(logged: float | None) -> Run:
+    def script(logged: float | None) -> Run:
         run = weights_run(weights, logged, disable_dropout=False)
         return replace(run, source=replace(run.source, format="generic"))
 
-    result = recompute(of_script(norm), norms_alone=norms_alone)
+    result = recompute(script(norm), norms_alone=norms_alone)
     notes = result.described["notes"] if isinstance(result, StepNorm) else result.notes
     assert any(note.startswith("The model was in evaluation mode, without its dropout") for note in notes)
     for other in (1.01 * norm, None):
         with pytest.raises(InputError, match="such as dropout"):
-            recompute(of_script(other), norms_alone=norms_alone)
+            recompute(script(other), norms_alone=norms_alone)
 
 
 @pytest.mark.slow
@@ -363,10 +369,9 @@ def test_the_norm_shows_that_a_script_padded_prompts_on_the_left(tmp_path: Path)
     """Where the model is told no positions, those that it learned count the padding, as in TRL's rows."""
     run = weights_run((saved(tmp_path, name="gpt2_tied_conv1d"),), None)
     padded = batch_norm(recompute(run).logged_gram)
-    of_script = replace(run, metrics={1: {"grad_norm": padded}}, source=replace(run.source, format="generic"))
-    own = batch_norm(recompute(of_script).logged_gram)
-    assert abs(own / padded - 1) > 1e-4
-    (measured,) = measure_steps(of_script, [1], EngineOptions(device="cpu"), no_progress, norms_alone=True)
+    script = replace(run, metrics={1: {"grad_norm": padded}}, source=replace(run.source, format="generic"))
+    assert abs(batch_norm(recompute(script).logged_gram) / padded - 1) > 1e-4
+    (measured,) = measure_steps(script, [1], EngineOptions(device="cpu"), no_progress, norms_alone=True)
     assert measured.norm is not None
     assert measured.norm.norm == pytest.approx(padded, rel=1e-6)
     assert any(note.startswith("Prompts were padded on the left") for note in measured.norm.described["notes"])
@@ -374,10 +379,8 @@ def test_the_norm_shows_that_a_script_padded_prompts_on_the_left(tmp_path: Path)
 
 def test_a_model_that_does_not_see_padding_is_not_asked_twice(tmp_path: Path) -> None:
     run = weights_run((saved(tmp_path),), 1.0)
-    loss = next(losses_at(run, Objective.from_settings(run.settings), 1))
-    recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=False)
     with pytest.raises(InputError, match="Where the padding is makes no difference to this model"):
-        recomputer.measure(1, run.weights[0], loss, None, pads_left=True)
+        measure(recomputer_of(run), run, pads_left=True)
 
 
 def test_other_tokens_are_no_matter_of_the_loss(tmp_path: Path) -> None:
@@ -410,7 +413,7 @@ def test_checkpoints_that_were_rounded_after_they_were_trained(
     run = weights_run((weights,), 1.01 * norm_of(), model_init_kwargs={"dtype": "float32"}, deepspeed=deepspeed)
     if num_updates and deepspeed is None:
         with pytest.raises(InputError, match="is stored in bfloat16, and by the digits") as no:
-            recompute(run, closely=True)
+            recompute(run, bound_rounding=True)
         assert no.value.cause == "precision"
     else:
         assert batch_norm(recompute(run).logged_gram) == pytest.approx(norm_of(), rel=1e-2)
@@ -425,7 +428,7 @@ def test_norms_have_no_more_digits_than_gradients_of_the_weights(tmp_path: Path)
     for on_disk in ((weights,), (replace(weights, num_updates=0), weights)):  # the first weights were rounded, too
         run = weights_run(on_disk, 1.01 * norm_of())
         with pytest.raises(InputError, match="by the digits of the norms or the arguments") as caught:
-            recompute(run, closely=True)
+            recompute(run, bound_rounding=True)
         assert caught.value.cause == "precision"
         assert "what was rounded when the weights were saved limits" in recompute(run).notes[-1]
     for settings in ({"casts_weights": True}, {"deepspeed": "zero3.json"}):
@@ -450,18 +453,18 @@ def test_a_pass_that_ended_in_trls_output_layer_is_recognized_by_the_norm(tmp_pa
     model = BertLMHeadModel(BERT).eval()
     model.save_pretrained(tmp_path)
     policy = replace(policy_of(model), padding=TrainerPadding())
-    own = batch_norm(measure_step(prepare_step(policy, tiny_groups(), DAPO)).logged_gram)
+    without_trl = batch_norm(measure_step(prepare_step(policy, tiny_groups(), DAPO)).logged_gram)
     with trl_output(model):
         logged = batch_norm(measure_step(prepare_step(policy, tiny_groups(), DAPO)).logged_gram)
-    assert own != pytest.approx(logged, rel=1e-3)
+    assert without_trl != pytest.approx(logged, rel=1e-3)
     run = weights_run((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged)
-    recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=False)
-    loss = next(losses_at(run, Objective.from_settings(run.settings), 1))
+    recomputer = recomputer_of(run)
     for _ in range(2):
-        gram, _ = recomputer.measure(1, run.weights[0], loss, None)
+        gram = measure(recomputer, run)
         assert batch_norm(gram.logged_gram) == pytest.approx(logged, rel=1e-5)
         assert gram.notes[-1].startswith("The output layer is TRL's, as in training")
-    assert batch_norm(recompute(replace(run, metrics={1: {"grad_norm": own}})).logged_gram) == pytest.approx(own)
+    stated = replace(run, metrics={1: {"grad_norm": without_trl}})
+    assert batch_norm(recompute(stated).logged_gram) == pytest.approx(without_trl)
 
 
 @pytest.mark.slow
@@ -487,16 +490,16 @@ def test_an_adapters_base_has_the_dtype_that_it_was_loaded_in(tmp_path: Path, ar
 
 @pytest.mark.slow
 def test_a_norm_that_is_the_logged_one_needs_no_gram_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights, asked = (saved(tmp_path),), {"closely": True, "norms_alone": True}
-    recomputed = recompute(weights_run(weights, norm_of()), **asked)
+    weights, options = (saved(tmp_path),), {"bound_rounding": True, "norms_alone": True}
+    recomputed = recompute(weights_run(weights, norm_of()), **options)
     assert isinstance(recomputed, StepNorm)
     assert recomputed.norm == pytest.approx(norm_of(), rel=1e-6)
-    assert isinstance(recompute(weights_run(weights, None), **asked), StepNorm)
-    assert isinstance(recompute(weights_run(weights, 1.5 * norm_of()), **asked), StepGram)
-    assert isinstance(recompute(weights_run(weights, norm_of()), closely=True), StepGram)
+    assert isinstance(recompute(weights_run(weights, None), **options), StepNorm)
+    assert isinstance(recompute(weights_run(weights, 1.5 * norm_of()), **options), StepGram)
+    assert isinstance(recompute(weights_run(weights, norm_of()), bound_rounding=True), StepGram)
     total = torch.nn.utils.get_total_norm
     monkeypatch.setattr(torch.nn.utils, "get_total_norm", lambda gradients: total(gradients) * (1 + 2e-5))
-    recomputed = recompute(weights_run((saved(tmp_path),), (1 + 2e-5) * norm_of()), closely=True, norms_alone=True)
+    recomputed = recompute(weights_run(weights, (1 + 2e-5) * norm_of()), **options)
     assert isinstance(recomputed, StepNorm)
     assert recomputed.norm == pytest.approx((1 + 2e-5) * norm_of(), rel=1e-6)
 
@@ -504,23 +507,21 @@ def test_a_norm_that_is_the_logged_one_needs_no_gram_matrix(tmp_path: Path, monk
 @pytest.mark.slow
 def test_a_norm_in_float32_that_is_a_little_off_is_given_its_spread(tmp_path: Path) -> None:
     weights = (saved(tmp_path),)
-    assert recompute(weights_run(weights, (1 + 3e-3) * norm_of()), closely=True).trained is None
-    trained = recompute(weights_run(weights, (1 + 3e-5) * norm_of()), closely=True).trained
+    assert recompute(weights_run(weights, (1 + 3e-3) * norm_of()), bound_rounding=True).trained is None
+    trained = recompute(weights_run(weights, (1 + 3e-5) * norm_of()), bound_rounding=True).trained
     assert (trained.dtype, trained.num_ties) == ("float32", 0)
     assert trained.mean == pytest.approx(norm_of(), rel=1e-5)
     assert 0 < trained.told_within < 2e-5
     run = weights_run(weights, (1 + 3e-4) * norm_of(), bf16=None)
     metrics = {1: run.metrics[1], 2: {"grad_norm": norm_of()}}
-    run = replace(run, metrics=metrics, groups=tuple(replace(of, step=at) for at in (1, 2) for of in run.groups))
-    both = replace(run, weights=(*weights, replace(weights[0], num_updates=1)))
-    options = EngineOptions(device="cpu")
-    recomputer = Recomputer(both, options, closely=True, norms_alone=True)
-    losses = [next(losses_at(both, Objective.from_settings(run.settings), step)) for step in (1, 2)]
+    groups = tuple(replace(group, step=step) for step in (1, 2) for group in run.groups)
+    run = replace(run, metrics=metrics, groups=groups, weights=(*weights, replace(weights[0], num_updates=1)))
+    recomputer = recomputer_of(run, bound_rounding=True, norms_alone=True)
     dtypes = []
     for step in (1, 2, 1, 1):  # the arguments do not say in what it computed, a norm that is met exactly does
         if len(dtypes) == 3:  # but by chance where more are met in less than float32
             recomputer._reduced.update((3, 4))
-        result = recomputer.measure(step, both.weights[step - 1], losses[step - 1], None)[0]
+        result = measure(recomputer, run, step, step - 1)
         dtypes.append(result.trained.dtype if result.trained else None)
     assert dtypes == ["bfloat16", None, "float32", "bfloat16"]
 
@@ -532,7 +533,7 @@ def test_rollouts_that_are_alike_tie_at_the_entropy_quantile(tmp_path: Path) -> 
         (saved(tmp_path),), 1.0, top_entropy_quantile=0.5, generation_batch_size=6, per_device_train_batch_size=6
     )
     groups = [with_fields(group, prompt_ids=(3, 4), completion_ids=(5, 6, 7)) for group in run.groups]
-    gram = recompute(replace(run, groups=tuple(groups)), closely=True)
+    gram = recompute(replace(run, groups=tuple(groups)), bound_rounding=True)
     assert gram.trained.num_ties == 6
     assert gram.trained.told_within > 0.01
 
@@ -547,7 +548,7 @@ def test_frequencies_of_a_batch_that_was_not_logged_are_a_cause(tmp_path: Path) 
     run = weights_run(weights, None)
     run = replace(run, groups=tuple(replace(group, step=2) for group in run.groups), metrics={2: {"grad_norm": 1.0}})
     with pytest.raises(InputError, match="step 1 is not in the log") as caught:
-        recompute(run, 2, closely=True)
+        recompute(run, 2, bound_rounding=True)
     assert caught.value.cause == "lengths_unknown"
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs import steps
 from gradscope.diagnostics.inputs.recomputed import Recomputer
-from gradscope.diagnostics.inputs.steps import StepCache, _without_ids, describe_engine
+from gradscope.diagnostics.inputs.steps import StepCache, _missing_ids, describe_engine
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.plan.objective import Objective
@@ -39,39 +39,31 @@ def run(tmp_path: Path) -> Run:
     return replace(run_of(*groups), weights=(WeightsRef(num_updates=0, path=str(folder), kind="full"),))
 
 
-class Keeper:
-    """Keeps one step in a folder and remembers its notices."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.notices: list[str] = []
-
-    def cache(self, run: Run, choices: object = "float32") -> StepCache:
-        return StepCache(self.folder, run, 1, DAPO, choices, self.notices.append)
-
-
 USED = "step 1 was finished before and is used again"
 ANEW = "step 1 is computed again: what was kept is of other inputs or options"
 
 
-def test_a_step_is_computed_anew_for_another_question_alone(tmp_path: Path, run: Run, gram: StepGram) -> None:
-    keeper = Keeper(tmp_path / "kept")
-    assert keeper.cache(run).read() is None
-    assert keeper.notices == []
-    keeper.cache(run).write(gram)
-    assert np.array_equal(keeper.cache(run).read().gram, gram.gram)
+def test_a_step_is_computed_anew_for_other_inputs_or_options(tmp_path: Path, run: Run, gram: StepGram) -> None:
+    notices: list[str] = []
+
+    def cache(run: Run, choices: object = "float32") -> StepCache:
+        return StepCache(tmp_path / "kept", run, 1, DAPO, choices, notices.append)
+
+    assert cache(run).read() is None
+    assert notices == []
+    cache(run).write(gram)
+    assert np.array_equal(cache(run).read().gram, gram.gram)
     (tmp_path / "weights" / "optimizer.bin").write_bytes(b"other moments")
-    assert keeper.cache(run).read() is not None
-    assert keeper.notices == [USED, USED]
-    keeper = Keeper(tmp_path / "kept")
-    keeper.cache(run).write(gram)
+    assert cache(run).read() is not None
+    assert notices == [USED, USED]
+    notices.clear()
     first, *rest = run.groups
-    assert keeper.cache(run, "bfloat16").read() is None
-    assert keeper.cache(replace(run, groups=(with_fields(first, reward=9.0), *rest))).read() is None
-    assert keeper.cache(replace(run, tokenizer=tmp_path / "tokenizer")).read() is None
+    assert cache(run, "bfloat16").read() is None
+    assert cache(replace(run, groups=(with_fields(first, reward=9.0), *rest))).read() is None
+    assert cache(replace(run, tokenizer=tmp_path / "tokenizer")).read() is None
     (tmp_path / "weights" / "model.safetensors").write_bytes(b"other weights")
-    assert keeper.cache(run).read() is None
-    assert keeper.notices == [ANEW] * 4
+    assert cache(run).read() is None
+    assert notices == [ANEW] * 4
 
 
 @pytest.mark.parametrize(
@@ -80,7 +72,7 @@ def test_a_step_is_computed_anew_for_another_question_alone(tmp_path: Path, run:
 )
 def test_only_logs_without_ids_of_other_trainers_are_refused(log: str, step: int, words: str | None) -> None:
     run = read_run(LOGS / log if (LOGS / log).exists() else next(Path(LOGS / "trl").iterdir()))
-    reason = _without_ids(run, [rollout for group in run.groups_at(step) for rollout in group.rollouts])
+    reason = _missing_ids(run, [rollout for group in run.groups_at(step) for rollout in group.rollouts])
     assert (reason is None) == (words is None)
     if reason is not None and words is not None:
         assert words in str(reason)
@@ -90,10 +82,10 @@ def test_only_logs_without_ids_of_other_trainers_are_refused(log: str, step: int
 
 def test_rollouts_without_ids_and_texts_are_refused(run: Run) -> None:
     rollouts = [replace(rollout, completion_ids=None) for group in run.groups_at(1) for rollout in group.rollouts]
-    reason = _without_ids(run, [replace(rollout, completion="") for rollout in rollouts])
+    reason = _missing_ids(run, [replace(rollout, completion="") for rollout in rollouts])
     assert reason == Reason("ids_missing", "the log has neither ids nor texts of the completions")
     rollouts[1] = replace(rollouts[1], completion="4")
-    assert _without_ids(run, rollouts) is None
+    assert _missing_ids(run, rollouts) is None
 
 
 ADAPTER = WeightsRef(num_updates=3, path=Path("adapter"), kind="adapter", base="base")
@@ -107,11 +99,11 @@ def test_notes_of_all_steps_are_listed_once():
     assert described == {"engine": 2, "notes": ["a", "b", "c"]}
 
 
-def bare_run(**options):
+def bare_run(notes=()):
     """Two steps with weights, or with a note against each."""
     return SimpleNamespace(
         settings=TrainerSettings(values={}),
-        notes=options.get("notes", {}),
+        notes=dict(notes),
         repeats={},
         windows={},
         metrics={},
@@ -122,22 +114,19 @@ def bare_run(**options):
 
 
 def test_the_objective_is_read_once_a_run(monkeypatch):
-    asked, read = [], Objective.from_settings
-    monkeypatch.setattr(Objective, "from_settings", lambda settings: asked.append(settings) or read(settings))
+    calls, read = [], Objective.from_settings
+    monkeypatch.setattr(Objective, "from_settings", lambda settings: calls.append(settings) or read(settings))
     measured = list(steps.measure_steps(bare_run(notes={1: REASON, 2: REASON}), (1, 2), EngineOptions(), no_progress))
-    assert [(step.step, step.reason, step.gram, step.answer) for step in measured] == [
-        (1, REASON, None, None),
-        (2, REASON, None, None),
-    ]
-    assert len(asked) == 1
+    assert [(step.step, step.reason) for step in measured] == [(1, REASON), (2, REASON)]
+    assert len(calls) == 1
 
 
 def test_a_question_is_never_answered_from_the_cache(monkeypatch):
-    question, put = partial(measure_tokens, num_buckets=64), []
+    question, calls = partial(measure_tokens, num_buckets=64), []
 
-    def measure(self, step, weights, loss, asked, *, pads_left=False):
-        put.append((step, asked))
-        return "gram", "answer" if asked else None
+    def measure(self, step, weights, loss, question, *, pads_left=False):
+        calls.append((step, question))
+        return "gram", "answer"
 
     def refuse(*_):
         raise AssertionError("only the rollouts' own Gram matrix is kept")
@@ -147,7 +136,7 @@ def test_a_question_is_never_answered_from_the_cache(monkeypatch):
     monkeypatch.setattr(steps, "_step_cache", refuse)
     (measured,) = steps.measure_steps(bare_run(), (3,), EngineOptions(unfinished=Path("kept")), no_progress, question)
     assert (measured.gram, measured.answer) == ("gram", "answer")
-    assert put == [(3, question)]
+    assert calls == [(3, question)]
 
 
 def test_a_cached_step_is_returned_as_it_is(monkeypatch):
@@ -158,7 +147,7 @@ def test_a_cached_step_is_returned_as_it_is(monkeypatch):
 
 
 def test_a_step_that_cannot_be_measured_leaves_the_others_alone(monkeypatch):
-    def measure(self, step, weights, loss, asked, *, pads_left=False):
+    def measure(self, step, weights, loss, question, *, pads_left=False):
         if step == 1:
             raise InputError("It is cut off.", hint="Copy it again.", cause="weights_unreadable")
         if step == 2:

@@ -13,11 +13,11 @@ from tests.diagnostics.made_up_runs import group_of, run_of
 def tokens_of(*rollouts: Mapping[str, Any], step: int = 1, prompt: str = "p") -> RolloutGroup:
     """A group whose rollouts have these fields."""
     group = group_of([1.0] * len(rollouts), step=step, prompt=prompt)
-    changed = tuple(replace(one, **fields) for one, fields in zip(group.rollouts, rollouts, strict=True))
+    changed = tuple(replace(rollout, **fields) for rollout, fields in zip(group.rollouts, rollouts, strict=True))
     return replace(group, rollouts=changed)
 
 
-def both(sampler: Sequence[float], trainer: Sequence[float], **fields: Any) -> dict[str, Any]:
+def scored(sampler: Sequence[float], trainer: Sequence[float], **fields: Any) -> dict[str, Any]:
     """A rollout with both log-probabilities."""
     return {"logprobs": tuple(sampler), "trainer_logprobs": tuple(trainer), **fields}
 
@@ -27,7 +27,7 @@ def drifting_run(num_steps: int = 3, num_prompts: int = 6) -> Run:
     groups = [
         tokens_of(
             *(
-                both(
+                scored(
                     [-1.0, -0.5],
                     [-1.0 + step / 100, -0.5 - step / 100],
                     advantage=1.0,

@@ -23,17 +23,17 @@ def test_what_is_no_number_to_add_has_its_word(value: float, word: str) -> None:
     assert logged_metrics.mean_as_logged({3: 1.0, 7: value}).undefined == f"the trainer logged {word} at step 7"
 
 
-def test_a_course_has_the_steps_that_logged_it_and_a_mean_of_numbers() -> None:
+def test_a_series_has_the_steps_that_logged_it_and_a_mean_of_numbers() -> None:
     metrics = {1: {"kl": 0.5, "own": 1.0}, 3: {"kl": 0.25, "reward": 2.0}, 2: {"kl": 1.0}}
-    reward, kl = logged_metrics.metric_courses(run_of(metrics=metrics))
+    reward, kl = logged_metrics.metric_series(run_of(metrics=metrics))
     assert (reward.name, *reward.steps, *reward.values, reward.mean.value) == ("reward", 3, 2.0, 2.0)
     assert (list(kl.steps), list(kl.values)) == ([1, 2, 3], [0.5, 1.0, 0.25])
     assert (kl.largest_step, kl.smallest_step, kl.at(2), kl.mean.num_units) == (2, 3, 1.0, 3)
     assert kl.mean.interval is None
-    (broken,) = logged_metrics.metric_courses(run_of(metrics={1: {"kl": 0.5}, 2: {"kl": math.nan}, 3: {"kl": 0.25}}))
+    (broken,) = logged_metrics.metric_series(run_of(metrics={1: {"kl": 0.5}, 2: {"kl": math.nan}, 3: {"kl": 0.25}}))
     assert broken.mean.undefined == "the trainer logged NaN at step 2"
     assert (broken.largest_step, broken.smallest_step) == (1, 3)
-    (of_verl,) = logged_metrics.metric_courses(run_of(group_of([1, 0]), metrics={1: {"actor/entropy": 0.5}}))
+    (of_verl,) = logged_metrics.metric_series(run_of(group_of([1, 0]), metrics={1: {"actor/entropy": 0.5}}))
     assert (of_verl.name, of_verl.mean.value) == ("entropy", 0.5)
-    (none,) = logged_metrics.metric_courses(run_of(metrics={1: {"kl": math.inf}}))
-    assert (none.largest_step, none.mean.undefined) == (1, "the trainer logged Infinity at step 1")
+    (infinite,) = logged_metrics.metric_series(run_of(metrics={1: {"kl": math.inf}}))
+    assert (infinite.largest_step, infinite.mean.undefined) == (1, "the trainer logged Infinity at step 1")

@@ -13,17 +13,17 @@ from gradscope.rollouts.groups import RolloutGroup, Tokens
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS
-from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
+from tests.diagnostics.logged.made_up_tokens import drifting_run, scored, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 
 
 class Sizes:
     @staticmethod
-    def of_step(step: int, groups: Sequence[RolloutGroup]) -> int | None:
+    def reduce_step(step: int, groups: Sequence[RolloutGroup]) -> int | None:
         return len(groups) if step < 3 else None
 
     @staticmethod
-    def result(steps: Mapping[int, int], run: Run, resampling: Resampling) -> tuple[str, Mapping[int, int]]:
+    def combine(steps: Mapping[int, int], run: Run, resampling: Resampling) -> tuple[str, Mapping[int, int]]:
         return run.source.path, steps
 
 
@@ -35,9 +35,9 @@ def test_a_part_is_made_of_the_steps_that_have_something_for_it() -> None:
 
 def test_masked_tokens_are_left_out_and_positions_are_those_of_the_completion() -> None:
     group = tokens_of(
-        both([-1.0, 0.0, -2.0], [-1.5, math.nan, -2.0], mask=(True, False, True), advantage=0.5),
-        both([-0.25], [-0.5], token_advantages=(-1.0,), advantage=0.5),
-        both([-0.25], [-0.5], mask=(False,)),
+        scored([-1.0, 0.0, -2.0], [-1.5, math.nan, -2.0], mask=(True, False, True), advantage=0.5),
+        scored([-0.25], [-0.5], token_advantages=(-1.0,), advantage=0.5),
+        scored([-0.25], [-0.5], mask=(False,)),
     )
     set_aside: Counter[str] = Counter()
     compared = tokens._step_tokens([group], set_aside)
@@ -47,7 +47,7 @@ def test_masked_tokens_are_left_out_and_positions_are_those_of_the_completion() 
     assert compared.advantages.tolist() == [0.5, 0.5, -1.0]
     assert [rollout.sample for rollout in compared.rollouts] == [0, 1]
     assert not set_aside
-    rounded = tokens._step_tokens([tokens_of(both([0.25], [-0.25], token_advantages=(1.0, 2.0)))], set_aside)
+    rounded = tokens._step_tokens([tokens_of(scored([0.25], [-0.25], token_advantages=(1.0, 2.0)))], set_aside)
     assert (rounded.log_ratios.tolist(), np.isnan(rounded.advantages).all()) == ([-0.5], True)
     empty = tokens._step_tokens([], set_aside)
     assert (len(empty.sampler), len(empty.lengths), empty.prompts) == (0, 0, ())
@@ -58,17 +58,17 @@ def test_masked_tokens_are_left_out_and_positions_are_those_of_the_completion() 
     [
         ({}, tokens.NO_SAMPLER),
         ({"logprobs": (-1.0,)}, tokens.NO_TRAINER),
-        (both([-1.0], [-1.0, -2.0]), tokens.OTHER_LENGTH),
-        (both([-1.0], [-1.0], mask=(True, True)), tokens.OTHER_LENGTH),
-        (both([-1.0, -1.0], [-1.0, math.nan]), tokens.NOT_FINITE),
-        (both([-math.inf], [-1.0]), tokens.NOT_FINITE),
-        (both([1.0], [-1.0]), tokens.NO_LOGPROB),
-        (both([-1.0], [-1e30]), tokens.NO_LOGPROB),
+        (scored([-1.0], [-1.0, -2.0]), tokens.OTHER_LENGTH),
+        (scored([-1.0], [-1.0], mask=(True, True)), tokens.OTHER_LENGTH),
+        (scored([-1.0, -1.0], [-1.0, math.nan]), tokens.NOT_FINITE),
+        (scored([-math.inf], [-1.0]), tokens.NOT_FINITE),
+        (scored([1.0], [-1.0]), tokens.NO_LOGPROB),
+        (scored([-1.0], [-1e30]), tokens.NO_LOGPROB),
     ],
 )
 def test_rows_that_cannot_be_compared_are_counted_by_reason(fields: dict[str, Any], reason: str) -> None:
     set_aside: Counter[str] = Counter()
-    compared = tokens._step_tokens([tokens_of(fields, both([-1.0], [-2.0]))], set_aside)
+    compared = tokens._step_tokens([tokens_of(fields, scored([-1.0], [-2.0]))], set_aside)
     assert set_aside == {reason: 1}
     assert compared.log_ratios.tolist() == [-1.0]
 
@@ -81,21 +81,17 @@ def test_zeros_of_a_whole_step_stand_for_no_log_probabilities(
     sampler: tuple[float, ...], trainer: tuple[float, ...], num_tokens: int
 ) -> None:
     set_aside: Counter[str] = Counter()
-    third = both([-1.0], [-1.0]) if len(sampler) == 1 else both(sampler, trainer)
-    compared = tokens._step_tokens([tokens_of(both(sampler, trainer), both(sampler, trainer), third)], set_aside)
+    third = scored([-1.0], [-1.0]) if len(sampler) == 1 else scored(sampler, trainer)
+    compared = tokens._step_tokens([tokens_of(scored(sampler, trainer), scored(sampler, trainer), third)], set_aside)
     assert len(compared.lengths) == num_tokens
     assert set_aside == ({} if num_tokens else {tokens.PLACEHOLDERS: 3})
 
 
 def test_a_rollout_of_which_no_token_counts_is_in_no_loss() -> None:
     masks = (None, (True, False), (False, False), ())
-    assert [tokens._counts_in_loss(tokens_of({"mask": mask}).rollouts[0]) for mask in masks] == [
-        True,
-        True,
-        False,
-        False,
-    ]
-    (masked,) = tokens_of(both([-0.5], [-0.5], mask=(False,))).rollouts
+    counts = [tokens._counts_in_loss(tokens_of({"mask": mask}).rollouts[0]) for mask in masks]
+    assert counts == [True, True, False, False]
+    (masked,) = tokens_of(scored([-0.5], [-0.5], mask=(False,))).rollouts
     before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
     assert tokens._counts_in_loss(replace(masked, earlier=(before,)))
 
@@ -107,11 +103,11 @@ def test_each_sequence_of_a_rollout_has_its_own_tokens_and_its_prompt() -> None:
     unknown = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,), logprobs=(-1.0,))
     outside = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(False,))
     set_aside: Counter[str] = Counter()
-    several = both([-0.5], [-0.5], mask=(True,), advantage=0.5, earlier=(before, unknown, outside))
-    compared = tokens._step_tokens([tokens_of(several, both([-2.0], [-2.0]))], set_aside)
+    rollout = scored([-0.5], [-0.5], mask=(True,), advantage=0.5, earlier=(before, unknown, outside))
+    compared = tokens._step_tokens([tokens_of(rollout, scored([-2.0], [-2.0]))], set_aside)
     assert compared.log_ratios.tolist() == [-0.25, 0.0, 0.0]
     assert (compared.positions.tolist(), compared.lengths.tolist()) == ([1, 0, 0], [1, 1, 1])
-    assert (compared.sequences, [one.sample for one in compared.rollouts]) == ((0, 3, 0), [0, 0, 1])
+    assert (compared.sequences, [sequence.sample for sequence in compared.rollouts]) == ((0, 3, 0), [0, 0, 1])
     assert compared.prompts == ("p", "p", "p")
     assert set_aside == {tokens.NO_TRAINER: 1}
 
@@ -135,7 +131,7 @@ def test_tokens_weigh_the_same_with_a_mean_each_step_and_a_trend() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        *({"entropies": one} for one in ((math.nan, 1.0), (-3.0,), (1e6,), ())),
+        *({"entropies": values} for values in ((math.nan, 1.0), (-3.0,), (1e6,), ())),
         {"entropies": (1.0,), "mask": (True,) * 2},
     ],
     ids=["nan", "negative", "large", "none", "mask of another length"],
@@ -158,9 +154,8 @@ def test_the_trainers_own_metric_stands_in(name: str) -> None:
 
 def test_a_logged_entropy_may_be_no_number_and_its_mean_stays_one() -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2)]
-    entropy = tokens.logged_part(
-        tokens.ENTROPY, run_of(*groups, metrics={1: {"entropy": 0.4}, 2: {"entropy": math.nan}}), FEW
-    )
+    metrics = {1: {"entropy": 0.4}, 2: {"entropy": math.nan}}
+    entropy = tokens.logged_part(tokens.ENTROPY, run_of(*groups, metrics=metrics), FEW)
     assert [row.mean.undefined for row in entropy.by_step] == [None, "the trainer logged NaN"]
     assert entropy.overall.mean.undefined == "the trainer logged NaN at step 2"
     groups = [group_of([1, 0], step=step) for step in range(1, 21)]
@@ -177,24 +172,24 @@ def test_each_step_and_the_log_are_measured_unless_values_were_copied() -> None:
     assert (mismatch.overall.num_tokens, mismatch.overall.num_sequences, mismatch.overall.step) == (72, 36, None)
     assert mismatch.overall.sequence_ess.value == pytest.approx(1.0)
     assert not mismatch.is_identical
-    mismatch = tokens.logged_part(tokens.MISMATCH, run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), FEW)
+    mismatch = tokens.logged_part(tokens.MISMATCH, run_of(tokens_of(scored([-1.0, -2.0], [-1.0, -2.0]))), FEW)
     assert mismatch.is_identical
     assert mismatch.worst == ()
 
 
 def test_the_worst_tokens_are_named_the_largest_difference_first() -> None:
     rng = np.random.default_rng(0)
-    groups = []
-    every = []
+    groups, differences = [], []
     for step in (1, 2):
         sampler, trainer = (-rng.exponential(1.0, (4, 9)) for _ in range(2))
-        groups.append(tokens_of(*map(both, sampler, trainer), step=step))
-        every += [(abs(trainer[row, at] - sampler[row, at]), step, row, at) for row in range(4) for at in range(9)]
-    first = tokens.logged_part(tokens.MISMATCH, run_of(tokens_of(both([-1.0] * 30, [-2.0] * 30))), FEW).worst
+        groups.append(tokens_of(*map(scored, sampler, trainer), step=step))
+        distance = np.abs(trainer - sampler)
+        differences += [(value, step, row, position) for (row, position), value in np.ndenumerate(distance)]
+    first = tokens.logged_part(tokens.MISMATCH, run_of(tokens_of(scored([-1.0] * 30, [-2.0] * 30))), FEW).worst
     assert [token.position for token in first] == list(range(tokens.NUM_WORST))
     worst = tokens.logged_part(tokens.MISMATCH, run_of(*groups), FEW).worst
-    assert [(token.step, token.row, token.position) for token in worst] == [
-        (step, row, at) for _, step, row, at in sorted(every, reverse=True)[: tokens.NUM_WORST]
+    assert [[token.step, token.row, token.position] for token in worst] == [
+        location for _, *location in sorted(differences, reverse=True)[: tokens.NUM_WORST]
     ]
 
 
@@ -205,7 +200,7 @@ def test_a_log_without_any_has_no_numbers(part: Any) -> None:
 
 
 def test_steps_without_data_are_left_out_and_rows_counted() -> None:
-    run = run_of(group_of([1, 0], step=1), tokens_of(both([-1.0], [-1.1]), both([-1.0], [math.nan]), step=2))
+    run = run_of(group_of([1, 0], step=1), tokens_of(scored([-1.0], [-1.1]), scored([-1.0], [math.nan]), step=2))
     mismatch = tokens.logged_part(tokens.MISMATCH, run, FEW)
     assert [row.step for row in mismatch.by_step] == [2]
     assert mismatch.set_aside == {
@@ -225,12 +220,12 @@ def stale_run() -> object:
     """Lags 0, 2, 2 at step 3 and 0, 3 at step 4; the gap of a token is a tenth of the lag."""
     return run_of(
         tokens_of(
-            both([-1.0], [-1.0], policy_versions=(2, 2)),
-            both([-1.0, -1.0], [-1.2, -0.8], policy_versions=(0, 2)),
-            both([-1.0], [-1.2], policy_versions=(0, 0)),
+            scored([-1.0], [-1.0], policy_versions=(2, 2)),
+            scored([-1.0, -1.0], [-1.2, -0.8], policy_versions=(0, 2)),
+            scored([-1.0], [-1.2], policy_versions=(0, 0)),
             step=3,
         ),
-        tokens_of({"policy_versions": (3, 3)}, both([-1.0], [-1.3], policy_versions=(0, 1)), step=4, prompt="q"),
+        tokens_of({"policy_versions": (3, 3)}, scored([-1.0], [-1.3], policy_versions=(0, 1)), step=4, prompt="q"),
     )
 
 
@@ -242,7 +237,7 @@ def test_lags_are_those_of_the_first_token_with_share_and_gap() -> None:
     assert staleness.overall.frac_above_1.value == pytest.approx(3 / 5)
     assert staleness.overall.frac_mixed.value == pytest.approx(2 / 5)
     assert [(row.step, row.mean_lag.value) for row in staleness.by_step] == [(3, pytest.approx(4 / 3)), (4, 1.5)]
-    rows = tokens.logged_part(tokens.STALENESS, stale_run(), FEW).by_lag
+    rows = staleness.by_lag
     assert [(row.lag, row.num_rollouts, row.share) for row in rows] == [(0, 2, 0.4), (2, 2, 0.4), (3, 1, 0.2)]
     assert [row.logprob_gap.value for row in rows] == pytest.approx([0.0, 0.2, 0.3])
 
@@ -251,9 +246,8 @@ def test_lags_without_log_probabilities_updates_or_a_past_say_so() -> None:
     (row,) = tokens.logged_part(tokens.STALENESS, run_of(tokens_of({"policy_versions": (0, 0)})), FEW).by_lag
     assert row.logprob_gap.undefined == "no rollout of this lag has log-probabilities of both sampler and trainer"
     unused = {"policy_versions": (0, 0), "mask": (False,)}
-    staleness = tokens.logged_part(
-        tokens.STALENESS, run_of(tokens_of(unused, {"policy_versions": (1, 1)}, step=2)), FEW
-    )
+    run = run_of(tokens_of(unused, {"policy_versions": (1, 1)}, step=2))
+    staleness = tokens.logged_part(tokens.STALENESS, run, FEW)
     assert staleness.overall.num_rollouts == 1  # no update used the other
     staleness = tokens.logged_part(tokens.STALENESS, run_of(tokens_of({"policy_versions": (7, 9)}, step=2)), FEW)
     assert staleness.overall is None

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.logged.metrics import metric_courses
+from gradscope.diagnostics.logged.metrics import metric_series
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
 from gradscope.diagnostics.spike.measure import spike_sentences
 from gradscope.findings.degeneracy import dead_group_advice
@@ -60,7 +60,7 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     perhaps_live = live + Counter(table.step[~is_judged].tolist())
     kinds = {step: _kind(norms[step], losses.get(step, 1.0), live[step], perhaps_live[step]) for step in steps}
     counts, spike = Counter(kinds.values()), spike_sentences(run)
-    clipped = clip_sentence(metric_courses(run))
+    clipped = clip_sentence(metric_series(run))
     commands = ["replay"] * (counts["suspect"] > 0) + ["spike"] * len(spike)
     severity, advice = _verdict(counts, spike, inputs, clipped)
     return ReportSection(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.compare.means import reward_change
 from gradscope.diagnostics.degeneracy.breakdowns import environments_of
-from gradscope.diagnostics.logged.metrics import verdict_courses
+from gradscope.diagnostics.logged.metrics import verdict_series
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import FALLEN_ADVICE, FLAT_ADVICE, SMALL_CHANGE, drop_clause, gap_sentence, lost_sentence
@@ -241,7 +241,7 @@ def _verdicts(
         apart = "" if course.falls else f" while the mean reward {course.goes}"
         text = f"'{main}' falls{apart}: {' to '.join(of_main.levels)}."
         yield _Verdict(text, _HACKED, "look" if course.falls else "problem")
-    elif not course.falls and (lost := lost_sentence(verdict_courses(inputs.run))):
+    elif not course.falls and (lost := lost_sentence(verdict_series(inputs.run))):
         yield _Verdict(lost, _HACKED)
     if of_main is not None and not is_lost and of_main.is_flat and course.goes in ("rises", "stalls"):
         text = f"'{main}' hardly rises while the mean reward {course.goes}: {' to '.join(of_main.levels)}."

@@ -27,7 +27,7 @@ from gradscope.results.report import Cell, ReportSection
 from gradscope.results.verdicts import ClaimRow
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
-from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
+from tests.diagnostics.logged.made_up_tokens import drifting_run, scored, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of, samples, with_fields
 from tests.diagnostics.rank.made_up_parts import made_up
 from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of, inputs_of
@@ -91,16 +91,16 @@ def test_other_tokens_are_not_compared(logged: tuple[float, ...] | None, missing
 
 
 def test_zeros_in_place_of_log_probabilities_are_a_reason() -> None:
-    section = agreement_section(inputs_of(run_of(tokens_of(both([-1.0, -2.0], [0.0, 0.0])))))
+    section = agreement_section(inputs_of(run_of(tokens_of(scored([-1.0, -2.0], [0.0, 0.0])))))
     assert "(1 row: zeros in place of log-probabilities)" in section.missing
 
 
 def test_what_was_logged_goes_first_and_what_was_recomputed_follows() -> None:
-    run = run_of(tokens_of(both([-1.0, -2.0], [-1.1, -2.0]), step=0))
+    run = run_of(tokens_of(scored([-1.0, -2.0], [-1.1, -2.0]), step=0))
     alone = agreement_section(inputs_of(run))
     section = agreement_section(inputs_of(run, grams=[recomputed((-1.0, -2.3))]))
     assert alone.findings[0].startswith("Over 2 tokens of 1 sequence the logged log-probabilities")
-    apart = agreement_section(inputs_of(run_of(tokens_of(both([-1.0, -2.0], [-2.0, -3.0])))))
+    apart = agreement_section(inputs_of(run_of(tokens_of(scored([-1.0, -2.0], [-2.0, -3.0])))))
     assert apart.findings[1].startswith("The ratio is outside [0.8, 1.2] at 100 %")
     assert section.findings[: len(alone.findings)] == alone.findings
     assert section.findings[len(alone.findings)].startswith("Over 1 recomputed steps")
@@ -150,36 +150,36 @@ def test_the_whole_log_each_step_and_the_worst_tokens() -> None:
 
 
 def test_one_step_has_no_course_and_long_sequences_disagree_though_their_tokens_do_not() -> None:
-    section = section_of(run_of(tokens_of(both([-1.0], [-1.5]))))
+    section = section_of(run_of(tokens_of(scored([-1.0], [-1.5]))))
     assert section.charts == ()
     assert len(section.tables) == 2
     assert "PPO" not in section.findings[1]
     assert section.next_step.startswith("Find out which side is off")
-    run = run_of(tokens_of(*(both([-1.0] * 400, [-1.0 + sign / 110] * 400) for sign in (-1, -1, -1, 1))))
+    run = run_of(tokens_of(*(scored([-1.0] * 400, [-1.0 + sign / 110] * 400) for sign in (-1, -1, -1, 1))))
     section = section_of(run)
     assert section.next_step.startswith("Tokens agree and sequences do not")
-    assert section_of(run_of(tokens_of(both([-1.0], [-1.001])))).next_step.startswith("Nothing to do")
+    assert section_of(run_of(tokens_of(scored([-1.0], [-1.001])))).next_step.startswith("Nothing to do")
 
 
 def test_copied_values_and_ratios_beyond_floating_point_are_no_agreement() -> None:
-    section = section_of(run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))))
+    section = section_of(run_of(tokens_of(scored([-1.0, -2.0], [-1.0, -2.0]))))
     assert "to the last bit at all of 2 tokens" in section.findings[0]
     assert section.next_step.startswith("To compare them")
     assert len(section.tables) == 1
-    section = section_of(run_of(tokens_of(both([-900.0], [-1.0]))))
+    section = section_of(run_of(tokens_of(scored([-900.0], [-1.0]))))
     assert len(section.findings) == 2
     assert section.tables[0].rows[5][1].undefined == "a ratio in the log is beyond floating-point numbers"
     assert section.tables[1].rows[0][5] == pytest.approx(math.exp(700))
 
 
 def test_rows_that_were_set_aside_are_counted_and_sequences_numbered() -> None:
-    run = run_of(tokens_of(both([-1.0], [-1.5]), both([-1.0], [math.nan])), group_of([1.0, 0.0], step=4))
+    run = run_of(tokens_of(scored([-1.0], [-1.5]), scored([-1.0], [math.nan])), group_of([1.0, 0.0], step=4))
     assert section_of(run).findings[-1] == (
         "Rows set aside: 1 with a log-probability that is missing, NaN or infinite, "
         "2 with no log-probabilities of the sampler."
     )
     before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,), logprobs=(-1.0,), trainer_logprobs=(-1.0,))
-    section = section_of(run_of(tokens_of(both([-1.0], [-1.5], completion_ids=(9,), earlier=(before,)))))
+    section = section_of(run_of(tokens_of(scored([-1.0], [-1.5], completion_ids=(9,), earlier=(before,)))))
     worst = section.tables[1]
     assert [column.title for column in worst.columns[:4]] == ["step", "row", "sequence", "position"]
     assert worst.rows[0][:4] == (1, 0, 1, 0)
@@ -337,9 +337,9 @@ def test_without_gradients_or_a_group_to_judge_the_table_says_why() -> None:
 def test_held_out_samples_are_those_of_the_report_before_and_after() -> None:
     before = samples("before", {f"p{index}": [1.0, 0.0, 0.0, 0.0] for index in range(30)})
     after = samples("after", {f"p{index}": [1.0, 1.0, 0.0, 0.0] for index in range(30)})
-    both = pass_at_k_of_samples([before, after])
-    section = claims_section(inputs_with_grams(passk=both, samples=(before, after)))
-    assert rows_of(section)["reach.compression"][2] == both.comparison.rows[-1].difference
+    scored = pass_at_k_of_samples([before, after])
+    section = claims_section(inputs_with_grams(passk=scored, samples=(before, after)))
+    assert rows_of(section)["reach.compression"][2] == scored.comparison.rows[-1].difference
     assert section.command == "gradscope claims made-up --samples before --samples after"
     reach = rows_of(claims_section(inputs_with_grams()))["reach.compression"]
     assert str(reach[2].undefined).startswith("The run has no samples of held-out prompts")
