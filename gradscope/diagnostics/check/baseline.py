@@ -1,4 +1,4 @@
-"""A baseline: a small file of a run's metrics, and what a later run's are beside it."""
+"""A baseline: a small file of a run's metrics, with which later runs are compared."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def write_baseline(baseline: results.Baseline, path: Path, *, force: bool = Fals
         "schema_version": _SCHEMA_VERSION,
         "gradscope": __version__,
         "run": baseline.run,
-        "metrics": {name: _plain(metric) for name, metric in sorted(baseline.metrics.items())},
+        "metrics": {name: _metric_document(metric) for name, metric in sorted(baseline.metrics.items())},
     }
     atomic_write(path, render_json(document), force=force)
 
@@ -77,7 +77,7 @@ def refuse_other(path: Path, *, force: bool) -> None:
         )
 
 
-def _plain(metric: results.BaselineMetric) -> dict[str, Any]:
+def _metric_document(metric: results.BaselineMetric) -> dict[str, Any]:
     parts = {name: getattr(metric, name) for name in ("prompts", "course", "deviations")}
     small = {name: dict(sorted(part.items())) if len(part) <= MAX_PROMPTS else {} for name, part in parts.items()}
     return {**to_jsonable(metric.estimate), **{name: small[name] for name in small if small[name] or name == "prompts"}}
@@ -85,40 +85,40 @@ def _plain(metric: results.BaselineMetric) -> dict[str, Any]:
 
 def read_baseline(path: Path) -> results.Baseline:
     """The numbers of a baseline file; an ``InputError`` where it cannot be read or is of another version."""
-    again = "Write it again: --update-baseline --force"
+    rewrite = "Write it again: --update-baseline --force"
     try:
         document = read_json(path)
     except OSError as error:
         hint = "Write one from a good run: gradscope check RUN --baseline FILE --update-baseline"
         raise InputError(f"The baseline {path} cannot be read: {error.strerror}.", hint=hint) from error
     except ValueError as error:
-        raise InputError(f"The baseline {path} is not JSON: {error}.", hint=again) from error
+        raise InputError(f"The baseline {path} is not JSON: {error}.", hint=rewrite) from error
     is_baseline = isinstance(document, dict) and document.get("schema") == _SCHEMA
     version = document.get("schema_version") if is_baseline else None
     if type(version) is not int or version != _SCHEMA_VERSION:
-        raise InputError(f"{path} is no baseline of version {_SCHEMA_VERSION}.", hint=again)
+        raise InputError(f"{path} is no baseline of version {_SCHEMA_VERSION}.", hint=rewrite)
     try:
-        metrics = {name: _metric(values) for name, values in document["metrics"].items()}
+        metrics = {name: _read_metric(values) for name, values in document["metrics"].items()}
         return results.Baseline(run=str(document["run"]), metrics=metrics)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise InputError(f"The baseline {path} is damaged: {type(error).__name__} {error}.", hint=again) from error
+        raise InputError(f"The baseline {path} is damaged: {type(error).__name__} {error}.", hint=rewrite) from error
 
 
-def _metric(values: Mapping[str, Any]) -> results.BaselineMetric:
+def _read_metric(values: Mapping[str, Any]) -> results.BaselineMetric:
     value, low, high = (None if values[name] is None else _finite(values[name]) for name in ("value", "low", "high"))
     num_units, undefined = values["num_units"], values["undefined"]
     if type(num_units) is not int:
         raise ValueError(f"num_units is {num_units!r}")
     if undefined is not None and not isinstance(undefined, str):
         raise ValueError(f"undefined is {undefined!r}")
-    course, deviations = (
+    series, deviations = (
         {int(step): _finite(number) for step, number in values.get(name, {}).items()}
         for name in ("course", "deviations")
     )
     return results.BaselineMetric(
         estimate=Estimate(value=value, low=low, high=high, num_units=num_units, undefined=undefined),
         prompts={prompt: _finite(mean) for prompt, mean in values["prompts"].items()},
-        course=course,
+        course=series,
         deviations=deviations,
     )
 
@@ -139,8 +139,9 @@ def _difference(
     _, selector = split_metric(name)
     if before.course and before.course.keys() == after.course.keys():
         steps = sorted(before.course)
-        apart = [after.course[step] - before.course[step] for step in steps]
-        change = trend(steps, apart) if selector and selector.aggregate == "trend" else mean_of_steps(apart)
+        differences = [after.course[step] - before.course[step] for step in steps]
+        is_trend = selector is not None and selector.aggregate == "trend"
+        change = trend(steps, differences) if is_trend else mean_of_steps(differences)
         return change, np.zeros(0), change
     change, paired = _over_prompts(before, after, resampling)
     by_steps = mean_difference(before.deviations, after.deviations)
@@ -157,13 +158,10 @@ def _over_prompts(
     if len(common) >= max(_MIN_PAIRED, enough):
         differences = np.array([after.prompts[prompt] - before.prompts[prompt] for prompt in common])
         return bootstrap_mean(differences, resampling=resampling, share=False), differences
-    if (
-        before.estimate.is_defined
-        and after.estimate.is_defined
-        and None in (before.estimate.interval, after.estimate.interval)
-    ):
-        return Estimate.exact((after.estimate.value or 0.0) - (before.estimate.value or 0.0)), np.zeros(0)
-    return difference_of(before.estimate, after.estimate), np.zeros(0)
+    old, new = before.estimate, after.estimate
+    if old.value is not None and new.value is not None and None in (old.interval, new.interval):
+        return Estimate.exact(new.value - old.value), np.zeros(0)
+    return difference_of(old, new), np.zeros(0)
 
 
 FAMILY_RATE = 0.05  # how often a run that is no worse may fail, all metrics of a check together
@@ -291,13 +289,13 @@ def _change_meaning(compared: _Compared, p_value: float | None, num_tests: int) 
             "known does not pass."
         )
     number = len(compared.paired)  # whose change may have another sign than that of all groups
-    how = f"on the {number} prompts of both, each counted once" if number else "not paired by prompt"
+    pairing = f"on the {number} prompts of both, each counted once" if number else "not paired by prompt"
     if compared.change.interval and compared.after.course and compared.by_steps is compared.change:
-        how = f"step by step over {len(compared.after.course)} steps"
+        pairing = f"step by step over {len(compared.after.course)} steps"
     better, change, margin = _better(compared.name), compared.change, compared.margin
     text = (
         f"{compared.name} was {old:.6g} in the baseline and is "
-        f"{compared.after.estimate.value:.6g}; the change is {with_interval(change, '+.4g')}, {how}; allowed is "
+        f"{compared.after.estimate.value:.6g}; the change is {with_interval(change, '+.4g')}, {pairing}; allowed is "
         f"{margin:g} {'either way' if better == 'neither' else 'to the worse'}"
     )
     if p_value is not None:
@@ -326,8 +324,8 @@ def _change_advice(compared: _Compared, outcome: results.Outcome, path: str) -> 
         return {"next_step": "Write the baseline again from a good run: --update-baseline --force"}
     if outcome == "unknown" and compared.change.value is not None:
         # of a mean that has no interval the steps are too few
-        asked = "last20%" if selector is None or selector.steps == "all" else f"{selector.steps}:mean"
-        mean = f"{metric}@{'last10' if selector and selector.aggregate == 'mean' else asked}"
+        steps = "last20%" if selector is None or selector.steps == "all" else f"{selector.steps}:mean"
+        mean = f"{metric}@{'last10' if selector and selector.aggregate == 'mean' else steps}"
         return {
             "next_step": f"Compare a mean over ten steps or more, such as {mean}, and write the baseline again with "
             "it; or let the change itself decide, with a margin: --decide-by value"

@@ -27,7 +27,7 @@ from gradscope.diagnostics.check.baseline import (
 from gradscope.diagnostics.check.metric_values import (
     MetricValue,
     MetricValues,
-    is_of_each_step,
+    is_per_step,
     look_closer,
     needs_only_rewards,
 )
@@ -104,8 +104,8 @@ def check_run(
         raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
     if baseline is not None and update_baseline and process_index() == 0:
         refuse_other(baseline, force=force)
-    asked = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
-    run = read_run(path, read, rewards_only=all(map(needs_only_rewards, asked)), progress=progress, metrics_alone=True)
+    typed = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
+    run = read_run(path, read, rewards_only=all(map(needs_only_rewards, typed)), progress=progress, metrics_alone=True)
     values = MetricValues(
         run=run,
         success_threshold=settings.success_threshold,
@@ -115,7 +115,8 @@ def check_run(
         engine=engine or EngineOptions(),
     )
     spelled = partial(with_range, names=values.names())
-    names, typed = list(map(spelled, asked)), {spelled(name): name for name in asked}
+    names = list(map(spelled, typed))
+    spelling = dict(zip(names, typed, strict=True))
     settings = replace(
         settings,
         allow_unknown=tuple(map(spelled, settings.allow_unknown)),
@@ -136,12 +137,12 @@ def check_run(
     elif baseline is not None and process_index() == 0:
         write_baseline(results.Baseline(run=run.source.path, metrics=now), baseline, force=force)
     if _SET_ASIDE not in names:
-        verdicts += _of_rows_set_aside(run.source)
+        verdicts += _set_aside_verdict(run.source)
     verdicts = [
         replace(
             verdict,
-            metric=typed.get(verdict.metric, verdict.metric),
-            of=_of(measured.get(verdict.metric)),
+            metric=spelling.get(verdict.metric, verdict.metric),
+            of=_scope(measured.get(verdict.metric)),
             allowed=verdict.outcome == "unknown" and verdict.metric in settings.allow_unknown,
         )
         for verdict in verdicts
@@ -151,14 +152,14 @@ def check_run(
         source=run.source,
         verdicts=tuple(verdicts),
         outcome="fail" if "fail" in outcomes else "unknown" if "unknown" in outcomes else "pass",
-        findings=(*_findings(run, names), *_not_at_the_end(verdicts, values)),
+        findings=(*_conflict_warning(run, names), *_late_failures(verdicts, values)),
         without_interval=tuple(
             name for name, metric in now.items() if update_baseline and metric.estimate.interval is None
         ),
     )
 
 
-def _findings(run: Run, names: Sequence[str]) -> tuple[str, ...]:
+def _conflict_warning(run: Run, names: Sequence[str]) -> tuple[str, ...]:
     """A warning from the rewards of the log, unless a requirement is about just that."""
     if any(split_metric(name)[0] == "frac_reward_conflict" for name in names):
         return ()
@@ -166,11 +167,11 @@ def _findings(run: Run, names: Sequence[str]) -> tuple[str, ...]:
     return () if sides is None else conflict_findings(sides.conflict)
 
 
-def _not_at_the_end(verdicts: Sequence[results.Verdict], values: MetricValues) -> Iterator[str]:
+def _late_failures(verdicts: Sequence[results.Verdict], values: MetricValues) -> Iterator[str]:
     """Which requirements hold of all groups, and not of the last fifth, which surely differs or is all dead."""
     for verdict in verdicts:
         overall = verdict.estimate.value
-        if verdict.outcome != "pass" or verdict.change is not None or not is_of_each_step(verdict.metric):
+        if verdict.outcome != "pass" or verdict.change is not None or not is_per_step(verdict.metric):
             continue
         late = values.value(f"{verdict.metric}@last20%").estimate
         if late.value is None or overall is None or late.ends[0] <= overall <= late.ends[1]:
@@ -181,7 +182,7 @@ def _not_at_the_end(verdicts: Sequence[results.Verdict], values: MetricValues) -
                 f"{with_interval(late, '.4g')}. Require {verdict.metric}@last20%, too."
             )
     defined = [split_metric(verdict.metric)[0] for verdict in verdicts if verdict.estimate.is_defined]
-    if values.run.groups and any(map(is_of_each_step, defined)) and ends_dead(values.degeneracy()):
+    if values.run.groups and any(map(is_per_step, defined)) and ends_dead(values.degeneracy()):
         yield sudden_sentence(values.degeneracy())
 
 
@@ -199,7 +200,7 @@ def _check_name(text: str, values: MetricValues) -> None:
     )
 
 
-def _of_rows_set_aside(source: Source) -> list[results.Verdict]:
+def _set_aside_verdict(source: Source) -> list[results.Verdict]:
     """A verdict without a requirement: all others presume that nearly all of the log could be read."""
     quarantined = source.quarantined
     if not quarantined.num_rows and not quarantined.lost:
@@ -251,12 +252,12 @@ def _meaning(requirement: results.Requirement, value: MetricValue) -> str:
     return text
 
 
-def _of(value: MetricValue | None) -> str:
-    """What a value is of, without its metric and how it was had: ``step 12``, ``72 groups``."""
+def _scope(value: MetricValue | None) -> str:
+    """A value's steps or groups, without its metric and origin: ``step 12``, ``72 groups``."""
     if value is None or not value.estimate.is_defined:
         return ""
-    of = re.split(r" (?:of|at|in) ", re.split(r", | \(", value.subject)[0])
-    return of[-1] if len(of) > 1 else ""
+    parts = re.split(r" (?:of|at|in) ", re.split(r", | \(", value.subject)[0])
+    return parts[-1] if len(parts) > 1 else ""
 
 
 def _next_step(

@@ -1,4 +1,4 @@
-"""Where the value of a required metric comes from: the catalogue says which command's result holds it, and where.
+"""The value of a required metric: the catalogue says which command's result holds it, at which path.
 
 Each result is made once, and only when a requirement needs it. Metrics of logs never load torch: only those of
 gradients import the gradient engine. Where a result has the number at several steps or in several rows, the last step,
@@ -56,14 +56,14 @@ if TYPE_CHECKING:
 _SHARES = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "pass_rate")  # as `share_columns` has them
 
 
-def _over_groups(
+def _group_means(
     run: Run, name: str, *, reward: str | None, threshold: float | None
 ) -> tuple[dict[str, float], dict[int, float]]:
     """A metric of each prompt, and how far the groups of each step are above their prompts; none for other metrics."""
-    if name not in (*_SHARES, "frac_tied"):
+    if not run.groups or name not in (*_SHARES, "frac_tied"):
         return {}, {}
     chosen, table = judged_groups(run, threshold, reward)
-    columns = dict(zip(_SHARES, share_columns(table), strict=False))  # dead alone where passing is not known
+    columns = dict(zip(_SHARES, share_columns(table), strict=False))  # only dead groups where passing is not known
     columns["frac_tied"] = table.dead * (table.num_passing is None)
     if name not in columns:
         return {}, {}
@@ -75,17 +75,18 @@ def _over_groups(
     }
     # the mean of a prompt holds a part of each of its groups; one that does not return deviates from all prompts
     num_visits = np.bincount(groups.prompt)[groups.prompt]
-    within = deviations_within(values, cluster_numbers(groups.prompt)) * num_visits / np.maximum(num_visits - 1, 1)
-    deviations = np.where(num_visits > 1, within, values - values.mean())
+    scale = num_visits / np.maximum(num_visits - 1, 1)
+    deviations = deviations_within(values, cluster_numbers(groups.prompt)) * scale
+    deviations = np.where(num_visits > 1, deviations, values - values.mean())
     return by_prompt, groups.mean_by_step(deviations, np.ones(len(values)))
 
 
-_OF_EACH_STEP = frozenset(StepDegeneracy.__struct_fields__)
-_OF_COURSE = frozenset(DegeneracyCourse.__struct_fields__) & set(CATALOG)
-_OF_GROUPS = _OF_EACH_STEP | {"relative_gap", "gap_decomposition", "frac_reward_conflict"}
-"""Where in a degeneracy report the numbers stand that some steps have too: their groups are measured together."""
+_STEP_FIELDS = frozenset(StepDegeneracy.__struct_fields__)
+_SERIES_FIELDS = frozenset(DegeneracyCourse.__struct_fields__) & set(CATALOG)
+_GROUP_FIELDS = _STEP_FIELDS | {"relative_gap", "gap_decomposition", "frac_reward_conflict"}
+"""Parts of a degeneracy report that a selection of steps has too: its groups are measured together."""
 
-_OF_DEAD_GROUPS = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "jensen_gap")
+_DEAD_GROUP_METRICS = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "jensen_gap")
 
 
 class MetricValue(BaselineMetric, frozen=True, kw_only=True):
@@ -158,28 +159,25 @@ class MetricValues(Struct, kw_only=True):
     def _value(self, name: str) -> MetricValue:
         """From the log where possible, rewards of groups before the trainer's own numbers; gradients last."""
         entry = CATALOG.get(name)
-        if self._is_logged_alone(name) and _part_of_groups(name):
+        if self._is_logged_metric(name) and _degeneracy_part(name):
             return self._selected(name, Selector(steps="all", aggregate="mean"), name)
         if entry is not None and entry.path and entry.command == "degeneracy":
-            of_rollouts = name != "frac_set_aside"
-            return (
-                of_rollouts and self._uncovered(name, self.run.updates, self.run.every_step, "most")
-            ) or self._of_groups(entry)
+            is_whole = name == "frac_set_aside"
+            gap = None if is_whole else self._gap(name, self.run.updates, self.run.every_step, "most")
+            return gap or self._from_groups(entry)
         if budget_of(name) is not None:
             return self._pass_at_k(name)
-        course = self._course(name, ()) if name == "reward" or name in self.run.step_metrics.columns else None
-        if course:
-            step, value = max(course.items())
-            silent = _not_finite(name, {step: value}) or self._uncovered(name, course, self.run.every_step, "last")
-            if silent is not None:
-                return silent
-            estimate = Estimate.exact(value)
-            origin = "as the trainer logged it" if name in self.run.step_metrics.columns else "of its rollouts"
-            return MetricValue(estimate=estimate, subject=f"{name} at step {step}, {origin}")
+        series = self._series(name, ()) if name == "reward" or name in self.run.courses.columns else None
+        if series:
+            step, value = max(series.items())
+            unknown = _not_finite(name, {step: value}) or self._gap(name, series, self.run.every_step, "last")
+            origin = "as the trainer logged it" if name in self.run.courses.columns else "of its rollouts"
+            subject = f"{name} at step {step}, {origin}"
+            return unknown or MetricValue(estimate=Estimate.exact(value), subject=subject)
         if entry is not None and entry.path:
-            makers = {"replay": self._replay, "report": self._of_log, "spike": self._deviation}
+            makers = {"replay": self._replay, "report": self._from_log, "spike": self._deviation}
             return makers.get(entry.command, self._gradient)(entry)
-        hint = "Name the budget: pass@8." if name in ("pass_at_k", "pass_hat_k") else _see(name)
+        hint = "Name the budget: pass@8." if name in ("pass_at_k", "pass_hat_k") else _explain_hint(name)
         return MetricValue.unknown(f"{name} is not one number of a run", name, hint)
 
     def _selected(self, metric: str, selector: Selector, name: str) -> MetricValue:
@@ -191,8 +189,8 @@ class MetricValues(Struct, kw_only=True):
         if all_steps and not steps:
             return MetricValue.unknown(f"the run has no such step, it has {_span(all_steps)}", name)
         chosen_steps = set(steps)
-        of_groups = not self._is_logged_alone(metric) and (
-            _part_of_groups(metric) in _OF_GROUPS or _part_of_log(metric)
+        of_groups = not self._is_logged_metric(metric) and (
+            _degeneracy_part(metric) in _GROUP_FIELDS or _policy_part(metric)
         )
         if of_groups and selector.aggregate == "mean" and not chosen_steps.isdisjoint(self.run.steps):
             chosen = replace(
@@ -203,59 +201,57 @@ class MetricValues(Struct, kw_only=True):
             )
             value = replace(self, run=chosen, cache={}).value(metric)
             return replace(value, subject=f"{value.subject} in {_span(steps, selector.steps)}")
-        unknown = self._unknown_in_log(metric, steps, selector) if _part_of_log(metric) else None
+        unknown = self._unknown_in_log(metric, steps, selector) if _policy_part(metric) else None
         if unknown is not None:
             return unknown
-        course = self._course(metric, steps)
-        if course is None:
+        series = self._series(metric, steps)
+        if series is None:
             return MetricValue.unknown(f"{metric} is not known of each step", name, f"Leave the selector out: {metric}")
-        values = {step: value for step, value in course.items() if step in chosen_steps}
+        values = {step: value for step, value in series.items() if step in chosen_steps}
         decisive = dict(list(values.items())[-1:]) if selector.aggregate == "last" else values
         broken = _not_finite(metric, decisive)
         if broken is not None:
             return broken
         must_have: Needed = "last" if selector.aggregate == "last" else "most" if of_groups else "all"
-        silent = None if is_replayed else self._uncovered(metric, course, steps, must_have)
-        if silent is not None:
-            return silent
+        gap = None if is_replayed else self._gap(metric, series, steps, must_have)
+        if gap is not None:
+            return gap
         estimate = aggregate_steps(values, selector)
         if entry is not None:
             low, high = range_of(metric)
             is_change = selector.aggregate == "trend"
             estimate = estimate.within(low - high if is_change else low, high - low if is_change else high)
-        how = f"{selector.aggregate} " * (len(decisive) > 1)
-        subject = f"{how}{metric} of {_span(tuple(decisive), selector.steps)}" if values else metric
+        aggregate = f"{selector.aggregate} " * (len(decisive) > 1)
+        subject = f"{aggregate}{metric} of {_span(tuple(decisive), selector.steps)}" if values else metric
         joined = values if selector.aggregate in ("mean", "trend") else {}
-        return MetricValue(estimate=estimate, subject=subject, hint=_see(metric), course=joined)
+        return MetricValue(estimate=estimate, subject=subject, hint=_explain_hint(metric), course=joined)
 
-    def _is_logged_alone(self, name: str) -> bool:
+    def _is_logged_metric(self, name: str) -> bool:
         """Whether the log holds metrics and no rollouts, and the metric is one of them."""
         return self.run.source.kind == "metrics" and name in self.run.step_metrics.columns
 
-    def _uncovered(
-        self, name: str, logged: Iterable[int], asked: Sequence[int], must_have: Needed
-    ) -> MetricValue | None:
+    def _gap(self, name: str, logged: Iterable[int], steps: Sequence[int], must_have: Needed) -> MetricValue | None:
         """The undefined value of a metric that is missing at some of the steps asked for; None where it covers them."""
         present = set(logged)
-        again = {step for step, sampled in self.run.repeats.items() if sampled in present}
-        reason = coverage_gap(sorted(present | again), asked, self.run.windows, must_have)
+        repeated = {step for step, sampled in self.run.repeats.items() if sampled in present}
+        reason = coverage_gap(sorted(present | repeated), steps, self.run.windows, must_have)
         if reason is None:
             return None
         hint = f"Give the whole log, or name steps that have it: {name}@5-20 is of steps 5 to 20."
         return MetricValue.unknown(f"it {reason}", name, hint)
 
-    def _course(self, metric: str, steps: Sequence[int]) -> dict[int, float] | None:
+    def _series(self, metric: str, steps: Sequence[int]) -> dict[int, float] | None:
         """The metric at each step that has it, recomputed ones at the chosen steps; None for no number of a step."""
         entry = CATALOG.get(metric)
-        if self._is_logged_alone(metric):
-            return self.run.step_metrics.by_step(metric)
-        elif metric in _OF_COURSE:
-            course = self.degeneracy().course
-            rows = dict(zip(course.step, getattr(course, metric), strict=True))
-        elif _part_of_groups(metric) in _OF_EACH_STEP:
+        if self._is_logged_metric(metric):
+            return self.run.courses.by_step(metric)
+        elif metric in _SERIES_FIELDS:
+            degeneracy = self.degeneracy().course
+            rows = dict(zip(degeneracy.step, getattr(degeneracy, metric), strict=True))
+        elif _degeneracy_part(metric) in _STEP_FIELDS:
             rows = {row.step: getattr(row, metric).value for row in self.degeneracy().by_step}
-        elif _part_of_log(metric):
-            rows = {step: estimate.value for step, estimate in self._log_course(metric).items()}
+        elif _policy_part(metric):
+            rows = {step: estimate.value for step, estimate in self._log_series(metric).items()}
         elif entry is not None and entry.command == "replay":
             rows = {step.step: _replayed(step, entry) for step in self.replay(tuple(steps)).steps}
         elif metric in self.run.step_metrics.columns:
@@ -269,22 +265,20 @@ class MetricValues(Struct, kw_only=True):
     @computed_once
     def degeneracy(self) -> DegeneracyReport:
         """Groups without a gradient, over the whole log."""
-        options = DegeneracyOptions(resampling=self.resampling)
         return degeneracy_of_run(
-            self.run, success_threshold=self.success_threshold, reward=self.reward, options=options
+            self.run,
+            success_threshold=self.success_threshold,
+            reward=self.reward,
+            options=DegeneracyOptions(resampling=self.resampling),
         )
 
-    def _of_groups(self, entry: Metric) -> MetricValue:
+    def _from_groups(self, entry: Metric) -> MetricValue:
         report = self.degeneracy()
-        prompts, deviations = (
-            _over_groups(self.run, entry.name, reward=self.reward, threshold=self.success_threshold)
-            if self.run.groups
-            else ({}, {})
-        )
+        prompts, deviations = _group_means(self.run, entry.name, reward=self.reward, threshold=self.success_threshold)
         return MetricValue(
             estimate=number_at(report, entry.path),
             subject=f"{entry.name} of {report.num_groups} groups" if self.run.groups else entry.name,
-            hint=_see(entry.name),
+            hint=_explain_hint(entry.name),
             advice=_advice(entry.name, report),
             prompts=prompts,
             deviations=deviations,
@@ -295,49 +289,45 @@ class MetricValues(Struct, kw_only=True):
         """One part of what the log says of its policy."""
         return logged_part(PARTS[name], self.run, self.resampling)
 
-    def _log_course(self, metric: str) -> dict[int, Estimate]:
+    def _log_series(self, metric: str) -> dict[int, Estimate]:
         name = CATALOG[metric].path.rpartition(".")[2]
-        return {row.step: getattr(row, name) for row in self.log_part(_part_of_log(metric)).by_step}
+        return {row.step: getattr(row, name) for row in self.log_part(_policy_part(metric)).by_step}
 
     def _unknown_in_log(self, metric: str, steps: Sequence[int], selector: Selector) -> MetricValue | None:
         """Why the chosen steps lack the metric: a single step without a number makes it undefined."""
-        course = self._log_course(metric)
-        if not course:
-            return self._of_log(CATALOG[metric])
-        selected = frozenset(steps)
-        chosen = [step for step in course if step in selected]
+        series = self._log_series(metric)
+        if not series:
+            return self._from_log(CATALOG[metric])
+        chosen = sorted(series.keys() & steps)
         for step in chosen[-1:] if selector.aggregate == "last" else chosen:
-            if course[step].undefined:
-                return MetricValue.unknown(f"{course[step].undefined} (step {step})", metric, _see(metric))
+            if series[step].undefined:
+                return MetricValue.unknown(f"{series[step].undefined} (step {step})", metric, _explain_hint(metric))
         return None
 
-    def _of_log(self, entry: Metric) -> MetricValue:
-        name = _part_of_log(entry.name)
+    def _from_log(self, entry: Metric) -> MetricValue:
+        name = _policy_part(entry.name)
         part = self.log_part(name)
         if part.overall is None:
             reason, hint = absence_of(name, part)
             return MetricValue.unknown(reason, entry.name, hint)
-        silent = self._uncovered(entry.name, self._log_course(entry.name), self.run.every_step, "most")
-        if silent is not None:
-            return silent
         estimate = number_at(part.overall, entry.path.rpartition(".")[2])
-        return MetricValue(estimate=estimate, subject=f"{entry.name} of the log", hint=_see(entry.name))
+        value = MetricValue(estimate=estimate, subject=f"{entry.name} of the log", hint=_explain_hint(entry.name))
+        return self._gap(entry.name, self._log_series(entry.name), self.run.every_step, "most") or value
 
     def _pass_at_k(self, name: str) -> MetricValue:
-        samples = self.samples_at_hand()
-        budget = budget_of(name) or 1
+        samples, budget = self.latest_samples(), budget_of(name) or 1
         row = passk.pass_at_k_of_samples([samples], ks=[budget], resampling=self.resampling).tables[0].rows[0]
-        estimate = row.pass_at_k if catalog_name(name) == "pass_at_k" else row.pass_hat_k
+        is_any = catalog_name(name) == "pass_at_k"
+        estimate, formula = (row.pass_at_k, pass_at_k) if is_any else (row.pass_hat_k, pass_hat_k)
         hint = "Ask for a smaller k, or draw more samples a prompt."
         prompts: dict[str, float] = {}
         if estimate.is_defined:
-            formula = pass_at_k if catalog_name(name) == "pass_at_k" else pass_hat_k
-            each = formula(samples.num_samples, samples.num_correct, budget).tolist()
-            prompts = dict(zip(samples.prompts, each, strict=True))
+            values = formula(samples.num_samples, samples.num_correct, budget).tolist()
+            prompts = dict(zip(samples.prompts, values, strict=True))
         return MetricValue(estimate=estimate, subject=f"{name} of {samples.name}", hint=hint, prompts=prompts)
 
     @computed_once
-    def samples_at_hand(self) -> Samples:
+    def latest_samples(self) -> Samples:
         """The last samples of held-out prompts in the run folder, else the rollouts of the log."""
         *_, last = passk.sample_files(self.run.path)
         if last == self.run.path:
@@ -345,9 +335,9 @@ class MetricValues(Struct, kw_only=True):
         return passk.read_samples(last, success_threshold=self.success_threshold)
 
     def _gradient(self, entry: Metric) -> MetricValue:
-        rows: RowKind = "token" if is_of_tokens(entry) else "rollout"
+        rows: RowKind = "token" if is_token_metric(entry) else "rollout"
         estimate, subject = rank_number(self.rank(rows), entry)
-        return MetricValue(estimate=estimate, subject=subject, hint=_see(entry.name))
+        return MetricValue(estimate=estimate, subject=subject, hint=_explain_hint(entry.name))
 
     @computed_once
     def rank(self, rows: RowKind) -> RankReport:
@@ -366,10 +356,10 @@ class MetricValues(Struct, kw_only=True):
     def _deviation(self, entry: Metric) -> MetricValue:
         """From the log alone; a number that is not finite is reported as such, wherever it was logged."""
         estimate, subject = furthest_deviation(self.run)
-        name, course = next(iter(courses_of(self.run).items()))
-        silent = self._uncovered(name, course, self.run.every_step, "all") if estimate.is_defined else None
-        return silent or MetricValue(
-            estimate=estimate, subject=subject, hint=_see(entry.name), is_not_finite=not estimate.is_defined
+        name, series = next(iter(courses_of(self.run).items()))
+        gap = self._gap(name, series, self.run.every_step, "all") if estimate.is_defined else None
+        return gap or MetricValue(
+            estimate=estimate, subject=subject, hint=_explain_hint(entry.name), is_not_finite=not estimate.is_defined
         )
 
     @computed_once
@@ -383,7 +373,7 @@ class MetricValues(Struct, kw_only=True):
         if entry.path == entry.name:
             report = self.replay(None)
             subject = f"{entry.name} of a replay that says {report.headline}"
-            return MetricValue(estimate=number_at(report, entry.path), subject=subject, hint=_see(entry.name))
+            return MetricValue(estimate=number_at(report, entry.path), subject=subject, hint=_explain_hint(entry.name))
         last = self.replay(self._last_step()).steps[-1]
         subject, quantity = f"{entry.name} at step {last.step}", entry.path.rpartition(".")[2]
         error = _replayed(last, entry)
@@ -391,17 +381,17 @@ class MetricValues(Struct, kw_only=True):
             return MetricValue(estimate=Estimate.exact(error), subject=subject)
         causes = [replayed.cause for replayed in last.quantities if replayed.name == quantity and replayed.cause]
         cause = next(iter(causes), last.cause) or f"{quantity} could not be recomputed"
-        return MetricValue.unknown(cause, subject, _see(entry.name))
+        return MetricValue.unknown(cause, subject, _explain_hint(entry.name))
 
     def _last_step(self) -> tuple[int, ...] | None:
         return usable_steps(self.run, self.run.updates)[-1:] or None
 
 
-def _span(steps: Sequence[int], asked: str = "") -> str:
+def _span(steps: Sequence[int], selected: str = "") -> str:
     """Ascending steps by their ends, or as they were listed."""
     if steps[0] == steps[-1]:
         return f"step {steps[0]}"
-    return f"steps {asked if ',' in asked else f'{steps[0]} to {steps[-1]}'}"
+    return f"steps {selected if ',' in selected else f'{steps[0]} to {steps[-1]}'}"
 
 
 def _replayed(step: StepReplay, entry: Metric) -> float | None:
@@ -415,35 +405,35 @@ def _not_finite(name: str, values: Mapping[int, float]) -> MetricValue | None:
     broken = [step for step, value in values.items() if not math.isfinite(value)]
     if not broken:
         return None
-    more = f", and no finite number at {len(broken) - 1} more of these steps" if len(broken) > 1 else ""
-    reason = f"it is {non_finite_word(values[broken[0]])} at step {broken[0]}{more}"
+    rest = f", and no finite number at {len(broken) - 1} more of these steps" if len(broken) > 1 else ""
+    reason = f"it is {non_finite_word(values[broken[0]])} at step {broken[0]}{rest}"
     return replace(MetricValue.unknown(reason, name, "Look at that step in the trainer's own log."), is_not_finite=True)
 
 
 def _advice(name: str, report: DegeneracyReport) -> str:
     if name == "frac_reward_conflict" and report.reward_conflict is not None:
         return conflict_advice(report.reward_conflict)
-    return dead_group_advice(report) if name in _OF_DEAD_GROUPS else ""
+    return dead_group_advice(report) if name in _DEAD_GROUP_METRICS else ""
 
 
-def _part_of_groups(name: str) -> str:
+def _degeneracy_part(name: str) -> str:
     """The part of a degeneracy report that holds a metric; empty for a metric of another command."""
     entry = CATALOG.get(name)
     return entry.path.partition(".")[0] if entry is not None and entry.command == "degeneracy" else ""
 
 
-def is_of_each_step(name: str) -> bool:
+def is_per_step(name: str) -> bool:
     """Whether a metric of all groups, without a selector, is one of the groups of some steps as well."""
-    return _part_of_groups(catalog_name(name)) in _OF_EACH_STEP
+    return _degeneracy_part(catalog_name(name)) in _STEP_FIELDS
 
 
-def _part_of_log(name: str) -> str:
+def _policy_part(name: str) -> str:
     """The part of what a log says of its policy that holds a metric; empty for any other metric."""
     entry = CATALOG.get(name)
     return entry.path.split(".")[1] if entry is not None and entry.path.startswith("logged.") else ""
 
 
-def _see(name: str) -> str:
+def _explain_hint(name: str) -> str:
     return f"See what it is: gradscope explain {name}"
 
 
@@ -459,22 +449,22 @@ _KIND = TokenCell(entropy="top_fifth")  # the kind of token that a requirement m
 _CORRECTION = "tis"  # the correction that it means
 
 
-def is_of_tokens(entry: Metric) -> bool:
+def is_token_metric(entry: Metric) -> bool:
     """Whether a gradient metric takes a report whose rows are tokens."""
     return entry.path.partition(".")[0] in _TABLES
 
 
 def look_closer(entry: Metric, path: str) -> str:
     """The command that has more about a metric of a run."""
-    rows = " --rows token" if is_of_tokens(entry) else ""
+    rows = " --rows token" if is_token_metric(entry) else ""
     return f"gradscope {entry.command} {shlex.quote(path)}{rows}"
 
 
 def rank_number(report: RankReport, entry: Metric) -> tuple[Estimate, str]:
-    """A metric of gradients at the last step of a report, and what it is of in words."""
+    """A metric of gradients at the last step of a report, and its subject in words."""
     last, (sequence, _, path) = report.steps[-1], entry.path.partition(".")
-    if is_of_tokens(entry):
-        return _of_tokens(report, entry, last.step)
+    if is_token_metric(entry):
+        return _token_number(report, entry, last.step)
     subject = f"{entry.name} at step {last.step}"
     if sequence == "steps":
         return number_at(last, path), subject
@@ -485,10 +475,10 @@ def rank_number(report: RankReport, entry: Metric) -> tuple[Estimate, str]:
     return number_at(largest, path), f"{subject}, G = {largest.group_size}"
 
 
-def _of_tokens(report: RankReport, entry: Metric, step: int) -> tuple[Estimate, str]:
+def _token_number(report: RankReport, entry: Metric, step: int) -> tuple[Estimate, str]:
     table, _, path = entry.path.partition(".")
-    of_kind = {"token_kinds": " of the top fifth by entropy", "corrections": f" of {_CORRECTION}"}.get(table, "")
-    subject = f"{entry.name}{of_kind} at step {step}"
+    kind = {"token_kinds": " of the top fifth by entropy", "corrections": f" of {_CORRECTION}"}.get(table, "")
+    subject = f"{entry.name}{kind} at step {step}"
     rows = [row for row in getattr(report, table) if row.step == step and _is_catalog_row(row)]
     if rows:
         return number_at(rows[0], path), subject
@@ -504,9 +494,9 @@ def _is_catalog_row(row: object) -> bool:
 
 def furthest_deviation(run: Run) -> tuple[Estimate, str]:
     """How far the step that `gradscope spike` would choose stands out, and by which number, in words."""
-    courses = courses_of(run)
-    step, num_searched = outstanding_step(courses)
-    metrics = metrics_at(courses, step, num_chosen_from=num_searched)
+    logged = courses_of(run)
+    step, num_searched = outstanding_step(logged)
+    metrics = metrics_at(logged, step, num_chosen_from=num_searched)
     broken = next((metric for metric in metrics if not metric.value.is_defined), None)
     if broken is not None:
         return broken.deviation, f"deviation of {broken.name} at step {step}"

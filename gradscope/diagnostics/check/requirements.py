@@ -47,7 +47,7 @@ _SELECTOR = re.compile(
 _STEP = re.compile(r"(.+)@([0-9]+)((?::[a-z]+)?)")
 _PART = re.compile(r"(first|last)([0-9]+)(%?)")
 Needed = Literal["last", "most", "all"]
-"""Which of the steps asked for have to have a metric: the last, all but a tenth (or one step) at the end, or all."""
+"""Which of the chosen steps have to have a metric: the last, all but a tenth (or one step) at the end, or all."""
 _MAX_SILENT_SHARE = 0.1
 SELECTOR_HINT = (
     "Write metric@last20%, metric@5, metric@5-20:max or metric@trend; aggregates: mean, max, min, last, trend."
@@ -107,12 +107,12 @@ def with_range(text: str, names: Collection[str]) -> str:
 
 
 def coverage_gap(
-    logged: Sequence[int], asked: Sequence[int], windows: Mapping[int, int], must_have: Needed
+    logged: Sequence[int], steps: Sequence[int], windows: Mapping[int, int], must_have: Needed
 ) -> str | None:
-    """Why a metric that ended before the run, or paused, does not stand for the steps asked for; None if it does.
+    """Why a metric that ended before the run, or paused, does not stand for the chosen steps; None if it does.
 
-    A metric may be logged every so many steps, which three in four distances of those that have it are at most: fewer
-    steps than that behind the last of them, and than twice that before or between them, are no silence. Steps ascend;
+    A metric may be logged every so many steps: the upper quartile of the distances between those that have it. Fewer
+    steps than that behind the last of them, and than twice that before or between them, are no gap. Steps ascend;
     ``windows`` says over how many steps metrics are means, for one that was logged once. Rollouts of a step may be
     missing where another file took their name, so not always all steps must have it.
 
@@ -125,24 +125,22 @@ def coverage_gap(
     >>> coverage_gap([10, 20], range(1, 26), {}, "all")
     >>> coverage_gap([1, 2, 4, 5, 7, 8], range(1, 10), {}, "last")  # TRL's, of two updates in three
     """
-    if not logged or not asked:
-        return None
-    apart = np.diff(logged)
-    every = float(np.quantile(apart, 0.75, method="lower")) if len(apart) else windows.get(logged[0], 1)
-    before = logged[: bisect_right(logged, asked[-1])]
+    before = logged[: bisect_right(logged, steps[-1])] if steps else []
     if not before:
         return None
-    num_behind = len(asked) - bisect_right(asked, before[-1])
-    is_long = num_behind > (max(1, _MAX_SILENT_SHARE * len(asked)) if must_have == "most" else 0)
-    if is_long and asked[-1] - before[-1] >= every:
-        return f"is last known at step {before[-1]}, and the run goes on to step {asked[-1]}"
-    starts = [(asked[0] - 1, before[0])] if before[0] - asked[0] >= 2 * every else []
-    pauses = [pair for pair in pairwise(before) if pair[1] - pair[0] >= 2 * every]
+    distances = np.diff(logged)
+    interval = float(np.quantile(distances, 0.75, method="lower")) if len(distances) else windows.get(logged[0], 1)
+    num_behind = len(steps) - bisect_right(steps, before[-1])
+    is_long = num_behind > (max(1, _MAX_SILENT_SHARE * len(steps)) if must_have == "most" else 0)
+    if is_long and steps[-1] - before[-1] >= interval:
+        return f"is last known at step {before[-1]}, and the run goes on to step {steps[-1]}"
+    starts = [(steps[0] - 1, before[0])] if before[0] - steps[0] >= 2 * interval else []
+    pauses = [pair for pair in pairwise(before) if pair[1] - pair[0] >= 2 * interval]
     for first, second in [*starts, *pauses] if must_have == "all" else ():
-        within = asked[bisect_right(asked, first) : bisect_left(asked, second)]
-        if within:
-            steps = f"step {within[0]}" if len(within) == 1 else f"steps {within[0]} to {within[-1]}"
-            return f"is not known at {steps}"
+        silent = steps[bisect_right(steps, first) : bisect_left(steps, second)]
+        if silent:
+            span = f"step {silent[0]}" if len(silent) == 1 else f"steps {silent[0]} to {silent[-1]}"
+            return f"is not known at {span}"
     return None
 
 
@@ -170,10 +168,9 @@ COMPARE: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-"""What each operator does."""
 
 _GRAMMAR = re.compile(r"\s*(?P<metric>[^\s<>=!]+)\s*(?P<op>[<>=!]+)\s*(?P<limit>\S+)\s*")
-_MEANT = {"=": "==", "=<": "<=", "=>": ">=", "<>": "!=", "=!": "!="}
+_MISSPELLED = {"=": "==", "=<": "<=", "=>": ">=", "<>": "!=", "=!": "!="}
 """Operators as other languages and tired people write them."""
 _EXAMPLE = "Write a metric, an operator and a number: 'frac_reward_zero_std <= 0.5'"
 
@@ -195,9 +192,9 @@ def parse_requirement(text: str) -> Requirement:
         raise UsageError(f"The requirement {text!r} is not '<metric> <op> <number>'.", hint=_EXAMPLE)
     op = next((option for option in get_args(Operator) if option == parts["op"]), None)
     if op is None:
-        meant = _MEANT.get(parts["op"])
-        written = f"Write '{parts['metric']} {meant} {parts['limit']}'" if meant else ""
-        hint = written or f"The operators are {', '.join(COMPARE)}."
+        corrected = _MISSPELLED.get(parts["op"])
+        example = f"Write '{parts['metric']} {corrected} {parts['limit']}'"
+        hint = example if corrected else f"The operators are {', '.join(COMPARE)}."
         raise UsageError(f"There is no operator {parts['op']!r} in the requirement {text!r}.", hint=hint)
     try:
         limit = number_from(parts["limit"])
@@ -245,8 +242,8 @@ class CheckSettings(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("requirements", "track", "allow_unknown"):
-            if isinstance(one := getattr(self, name), str):  # else its letters are the list
-                force_setattr(self, name, (one,))
+            if isinstance(text := getattr(self, name), str):  # else its letters are the list
+                force_setattr(self, name, (text,))
         if self.rule not in get_args(BaselineRule):
             raise UsageError(f"`rule` is {self.rule!r}.", hint='Write rule = "interval" or rule = "value".')
 

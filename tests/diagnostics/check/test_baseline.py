@@ -132,10 +132,8 @@ def test_metrics_of_the_same_steps_are_compared_step_by_step(aggregate: str, out
     """A reward that is lower all along a learning curve is another reward with the same trend."""
     rng, paths = np.random.default_rng(0), []
     for drop in (0.0, 0.05):
-        rows = [
-            {"step": step, "reward": 0.2 + 0.5 * math.tanh(step / 20) - drop + 0.01 * rng.normal()}
-            for step in range(60)
-        ]
+        rewards = [0.2 + 0.5 * math.tanh(step / 20) - drop + 0.01 * rng.normal() for step in range(60)]
+        rows = ({"step": step, "reward": reward} for step, reward in enumerate(rewards))
         paths.append(write_lines(tmp_path / f"metrics{drop}.jsonl", *rows))
     settings = CheckSettings(track=[f"reward@{aggregate}"], baseline=tmp_path / "b.json")
     check_run(paths[0], settings, update_baseline=True)
@@ -162,22 +160,18 @@ def baseline(log: Path, tmp_path: Path) -> Path:
 
 
 def test_a_run_passes_its_own_baseline_and_a_starved_one_fails(log: Path, baseline: Path, tmp_path: Path) -> None:
-    report = check_run(log, CheckSettings(track=["frac_reward_zero_std"], baseline=baseline))
+    settings = CheckSettings(track=["frac_reward_zero_std"], baseline=baseline)
+    report = check_run(log, settings)
     (verdict,) = report.verdicts
     assert report.outcome == "pass"
     assert (verdict.change.change.value, verdict.change.num_paired) == (0.0, 20)
-    report = check_run(starved(tmp_path, 8), CheckSettings(track=["frac_reward_zero_std"], baseline=baseline))
+    dead = {f"p{n}": [1, 1, 1, 1] if n % 2 or n < 16 else [1, 0, 1, 1] for n in range(20)}
+    report = check_run(write_log(tmp_path / "starved.jsonl", dead), settings)
     (verdict,) = report.verdicts
     assert report.outcome == "fail"
     assert "was 0.5 in the baseline and is 0.9; the change is +0.4 [" in verdict.meaning
     assert "on the 20 prompts of both, each counted once; " in verdict.meaning
     assert "gradscope degeneracy" in verdict.next_step
-
-
-def starved(tmp_path: Path, num_more: int) -> Path:
-    """The same prompts, with so many more dead groups."""
-    dead = {f"p{n}": [1, 1, 1, 1] if n % 2 or n < 2 * num_more else [1, 0, 1, 1] for n in range(20)}
-    return write_log(tmp_path / "starved.jsonl", dead)
 
 
 def test_what_the_baseline_lacks_is_unknown_unless_allowed(log: Path, baseline: Path) -> None:
@@ -188,13 +182,9 @@ def test_what_the_baseline_lacks_is_unknown_unless_allowed(log: Path, baseline: 
     assert (allowed.outcome, allowed.verdicts[0].outcome, allowed.verdicts[0].allowed) == ("pass", "unknown", True)
 
 
-def around(value: float, half: float, num_units: int = 1000) -> BaselineMetric:
-    return BaselineMetric(estimate=Estimate(value=value, low=value - half, high=value + half, num_units=num_units))
-
-
 def judged(name: str, change: float, half: float = 0.1, margin: float = 0.1, rule: str = "interval") -> Verdict:
     """The verdict on one metric that was known exactly but for its interval, and has changed by so much."""
-    before, after = around(1.0, half / 2**0.5), around(1.0 + change, half / 2**0.5)
+    before, after = metric(1.0, half / 2**0.5), metric(1.0 + change, half / 2**0.5)
     settings = CheckSettings(margins={name: margin}, rule=rule)
     (verdict,) = baseline_verdicts({name: before}, {name: after}, settings, path="run")
     return verdict
@@ -225,13 +215,13 @@ def test_a_single_metric_fails_by_the_near_end_of_its_interval(name: str, change
 
 def test_the_more_metrics_the_farther_the_change_must_be() -> None:
     names = [f"metric{number}" for number in range(20)]
-    before = {name: around(1.0, 0.1) for name in names}
-    after = {**before, "metric3": around(1.3, 0.1)}
-    alone, together = (
+    before = {name: metric(1.0, 0.1) for name in names}
+    after = {**before, "metric3": metric(1.3, 0.1)}
+    single, together = (
         baseline_verdicts(before, {name: after[name] for name in chosen}, path="run") for chosen in (["metric3"], names)
     )
-    assert (alone[0].outcome, together[3].outcome) == ("fail", "fail")
-    assert together[3].change.p_value == pytest.approx(20 * (alone[0].change.p_value or 0.0))
+    assert (single[0].outcome, together[3].outcome) == ("fail", "fail")
+    assert together[3].change.p_value == pytest.approx(20 * (single[0].change.p_value or 0.0))
     assert together[3].meaning.endswith("corrected for 20 metrics.")
     assert {verdict.outcome for verdict in together if verdict.metric != "metric3"} == {"pass"}
 
@@ -242,15 +232,15 @@ def test_a_number_without_an_interval_is_undecided_and_its_mean_is_advised() -> 
     assert (verdict.outcome, verdict.change and verdict.change.p_value) == ("unknown", None)
     assert "How much of that is chance is not known" in verdict.meaning
     assert "such as kl@last20%" in verdict.next_step
-    (again,) = baseline_verdicts(before, before, path="run")
-    assert (again.outcome, again.meaning[-1]) == ("pass", ".")
-    for asked, advised in (
+    (unchanged,) = baseline_verdicts(before, before, path="run")
+    assert (unchanged.outcome, unchanged.meaning[-1]) == ("pass", ".")
+    for selector, advised in (
         ("5-20:max", "5-20:mean"),
         ("last20%", "last10"),
         ("5-20:last", "5-20:mean"),
         ("max", "last20%"),
     ):
-        name = f"kl@{asked}"
+        name = f"kl@{selector}"
         (verdict,) = baseline_verdicts({name: before["kl"]}, {name: after["kl"]}, path="run")
         assert f"such as kl@{advised}, " in verdict.next_step
         assert verdict.outcome == "unknown"
@@ -272,17 +262,15 @@ def test_a_trend_is_worse_in_either_direction() -> None:
 
 
 def test_a_side_without_a_finite_value_decides_nothing_or_fails() -> None:
-    defined, unknown = (
-        BaselineMetric(estimate=Estimate.exact(0.5)),
-        BaselineMetric(estimate=Estimate.undefined_because("no log")),
-    )
+    defined = BaselineMetric(estimate=Estimate.exact(0.5))
+    unknown = BaselineMetric(estimate=Estimate.undefined_because("no log"))
     (verdict,) = baseline_verdicts({"kl": defined}, {"kl": unknown}, path="run")
     assert (verdict.outcome, verdict.limit) == ("unknown", 0.5)
     assert verdict.meaning == "kl cannot be compared with the baseline: no log. What is not known does not pass."
     assert verdict.next_step == "Look at the trainer's own log of this metric, or at the requirement on it above."
     broken = BaselineMetric(estimate=Estimate.undefined_because("the trainer logged NaN at step 3"), is_not_finite=True)
-    assert baseline_verdicts({"kl": around(1.0, 0.1)}, {"kl": broken}, path="run")[0].outcome == "fail"
-    assert baseline_verdicts({"kl": broken}, {"kl": around(1.0, 0.1)}, path="run")[0].outcome == "unknown"
+    assert baseline_verdicts({"kl": metric(1.0, 0.1)}, {"kl": broken}, path="run")[0].outcome == "fail"
+    assert baseline_verdicts({"kl": broken}, {"kl": metric(1.0, 0.1)}, path="run")[0].outcome == "unknown"
 
 
 @pytest.mark.slow
@@ -303,6 +291,6 @@ def test_equal_runs_seldom_fail_and_worse_ones_often_do() -> None:
                 }
                 for pass_rates in (rates, rates * (1 - lost))
             ]
-            failed[lost] += any(one.outcome == "fail" for one in baseline_verdicts(*sides, path="run"))
+            failed[lost] += any(verdict.outcome == "fail" for verdict in baseline_verdicts(*sides, path="run"))
     assert failed[0.0] <= 0.05 * 20
     assert failed[0.6] >= 0.9 * 20

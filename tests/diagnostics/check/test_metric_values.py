@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.check.metric_values import (
     MetricValues,
-    _over_groups,
+    _group_means,
     furthest_deviation,
-    is_of_tokens,
+    is_token_metric,
     look_closer,
     number_at,
     rank_number,
@@ -22,7 +22,7 @@ from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.metrics.uncertainty.steps import trend
 from gradscope.results.norms import Quantity, ReplayReport, ReplayVerdict, StepReplay
 from gradscope.results.rank import RankReport
-from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
+from tests.diagnostics.logged.made_up_tokens import drifting_run, scored, tokens_of
 from tests.diagnostics.made_up_runs import group_of, norms_with, run_of
 from tests.render import examples
 from tests.render.rank_examples import correction, entropy_change, kl, logprob_change, token_kind
@@ -48,9 +48,9 @@ RUN = run_of(
     ],
 )
 def test_a_prompt_has_the_mean_of_its_groups(name: str, threshold: float | None, expected: dict[str, float]) -> None:
-    assert _over_groups(RUN, name, reward=None, threshold=threshold)[0] == expected
+    assert _group_means(RUN, name, reward=None, threshold=threshold)[0] == expected
     run = run_of(group_of([1, 0], functions={"format": [1, 1]}))
-    assert _over_groups(run, "frac_all_pass", reward="format", threshold=1.0)[0] == {"p": 1.0}
+    assert _group_means(run, "frac_all_pass", reward="format", threshold=1.0)[0] == {"p": 1.0}
 
 
 def test_every_metric_has_a_value_or_a_reason() -> None:
@@ -84,10 +84,8 @@ def test_a_measurement_is_made_once_and_for_what_is_asked() -> None:
 
 def rank_report() -> RankReport:
     """Ranks at two steps, the last with two sizes and two advantages."""
-    report, points = (
-        examples.rank_report(),
-        ((1, "logged", 8, 9.0), (6, "logged", 4, 2.0), (6, "logged", 8, 5.0), (6, "sign", 8, 7.0)),
-    )
+    report = examples.rank_report()
+    points = ((1, "logged", 8, 9.0), (6, "logged", 4, 2.0), (6, "logged", 8, 5.0), (6, "sign", 8, 7.0))
     curve = [
         replace(report.curve[0], step=step, advantage=name, group_size=size, effective_rank=examples.around(rank))
         for step, name, size, rank in points
@@ -118,25 +116,22 @@ def test_gradient_metrics_are_those_of_the_last_step(name: str, expected: float 
 def judged_step(
     step: int, verdict: ReplayVerdict, error: float | None = None, causes: Mapping[str, str] | None = None
 ) -> StepReplay:
-    by_name = dict(causes or {})
-    quantities = [Quantity(name=name, verdict=verdict, cause=cause) for name, cause in by_name.items() if name]
+    causes = causes or {}
+    quantities = [Quantity(name=name, verdict=verdict, cause=cause) for name, cause in causes.items() if name]
     errors = {} if error is None else {"grad_norm": error}
-    cause = next(iter(by_name.values()), None)
+    cause = next(iter(causes.values()), None)
     judged = {"verdict": verdict, "cause": cause, "quantities": tuple(quantities), "relative_error": errors}
     return replace(examples.replay_report().steps[0], step=step, **judged)
 
 
 def replay_report(*steps: StepReplay) -> ReplayReport:
     judged = [step.verdict for step in steps if step.verdict != "cannot"]
-    share = Estimate.undefined_because("no step could be recomputed and judged")
-    if judged:
-        share = Estimate.exact(judged.count("mismatch") / len(judged))
+    unknown = Estimate.undefined_because("no step could be recomputed and judged")
+    share = Estimate.exact(judged.count("mismatch") / len(judged)) if judged else unknown
     return replace(examples.replay_report(), steps=steps, verdict=steps[0].verdict, frac_replay_mismatch=share)
 
 
 NOT_SAVED = "the weights of that step were not saved"
-
-
 CAUSES = {"reward": "the trainer logged no mean reward", "grad_norm": "no weights are on disk"}
 
 
@@ -316,8 +311,8 @@ def test_a_metric_that_ended_before_the_run_is_unknown() -> None:
     values = MetricValues(run=run, resampling=Resampling(num_resamples=50))
     assert values.value("frac_reward_zero_std").estimate.value == 0.0
     assert values.value("frac_reward_zero_std@last").estimate.undefined == ENDED.replace("step 2", "step 7")
-    again = replace(run, repeats={8: 7})
-    assert MetricValues(run=again).value("frac_reward_zero_std@last").estimate.value == 0.0
+    repeated = replace(run, repeats={8: 7})
+    assert MetricValues(run=repeated).value("frac_reward_zero_std@last").estimate.value == 0.0
 
     def deviation(steps: range) -> Estimate:
         metrics = {step: {"grad_norm": step % 3 + 1.0} if step in steps else {"loss": 1.0} for step in range(1, 21)}
@@ -328,7 +323,9 @@ def test_a_metric_that_ended_before_the_run_is_unknown() -> None:
     run = replace(drifting_run(), metrics={step: {"kl": 1.0} for step in (7, 8)})
     values = MetricValues(run=run, resampling=Resampling(num_resamples=50))
     ended = "it is last known at step 3, and the run goes on to step 8"
-    assert [values.value(f"logprob_gap{one}").estimate.undefined for one in ("", "@max", "@all")] == [ended] * 3
+    assert [values.value(f"logprob_gap{selector}").estimate.undefined for selector in ("", "@max", "@all")] == [
+        ended
+    ] * 3
     assert values.value("logprob_gap@1-3:max").estimate.value == pytest.approx(0.03)
 
 
@@ -361,7 +358,7 @@ def test_a_log_without_both_log_probabilities_says_so(selector: str, rows: int) 
 
 
 def test_a_step_whose_number_is_beyond_floating_point_is_not_passed_over() -> None:
-    run = run_of(*(tokens_of(both([-900.0 if step == 2 else -1.0], [-1.0]), step=step) for step in (1, 2, 3)))
+    run = run_of(*(tokens_of(scored([-900.0 if step == 2 else -1.0], [-1.0]), step=step) for step in (1, 2, 3)))
     values = MetricValues(run=run)
     reason = "a ratio in the log is beyond floating-point numbers"
     assert values.value("sampler.chi2_token@max").estimate.undefined == f"{reason} (step 2)"
@@ -369,15 +366,10 @@ def test_a_step_whose_number_is_beyond_floating_point_is_not_passed_over() -> No
     assert values.value("sampler.chi2_token@last").estimate.value == 0.0
 
 
-METRICS_ALONE = replace(
-    run_of(
-        metrics={
-            step: {"frac_reward_zero_std": step / 10, "grad_norm": math.nan if step == 5 else 1.0}
-            for step in range(1, 11)
-        }
-    ),
-    source=replace(RUN.source, kind="metrics"),
-)
+LOGGED = {
+    step: {"frac_reward_zero_std": step / 10, "grad_norm": math.nan if step == 5 else 1.0} for step in range(1, 11)
+}
+METRICS_ALONE = replace(run_of(metrics=LOGGED), source=replace(RUN.source, kind="metrics"))
 
 
 @pytest.mark.parametrize(
@@ -422,7 +414,7 @@ LAST = {
 }
 
 
-def of_tokens(**parts: object) -> RankReport:
+def token_report(**parts: object) -> RankReport:
     return replace(rank_report(), **({**LAST, **parts}))
 
 
@@ -442,20 +434,16 @@ def of_tokens(**parts: object) -> RankReport:
 )
 def test_token_numbers_are_of_one_row_of_the_last_step(name: str, row: tuple[str, str | None], words: str) -> None:
     entry, (table, kind) = CATALOG[name], row
-    report = of_tokens()
-    chosen = [
-        one
-        for one in getattr(report, table)
-        if one.step == 6
-        and (kind is None or kind == getattr(one, "correction", None) or kind == getattr(one, "entropy", None))
-        and (getattr(one, "sign", None), getattr(one, "probability", None)) == (None, None)
+    report = token_report()
+    (chosen,) = [
+        row
+        for row in getattr(report, table)
+        if row.step == 6
+        and kind in (None, getattr(row, "correction", None), getattr(row, "entropy", None))
+        and (getattr(row, "sign", None), getattr(row, "probability", None)) == (None, None)
     ]
-    assert len(chosen) == 1
-    assert is_of_tokens(entry)
-    assert rank_number(report, entry) == (
-        number_at(chosen[0], entry.path.partition(".")[2]),
-        f"{name}{words} at step 6",
-    )
+    assert is_token_metric(entry)
+    assert rank_number(report, entry) == (number_at(chosen, entry.path.partition(".")[2]), f"{name}{words} at step 6")
     assert look_closer(entry, "a run") == "gradscope rank 'a run' --rows token"
     values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"rank token": report})
     assert values.value(name).estimate == rank_number(report, entry)[0]
@@ -465,17 +453,16 @@ def test_a_table_or_spectrum_that_the_last_step_lacks_says_why() -> None:
     missing = {"corrections": "step 6: nothing was sampled"}
     other = tuple(kind for kind in LAST["token_kinds"] if kind.entropy is None)
     earlier = replace(LAST["entropy_changes"][0], step=5)
-    report = of_tokens(corrections=(), missing_parts=missing, token_kinds=other, entropy_changes=(earlier,))
-    reasons = {name: rank_number(report, CATALOG[name])[0].undefined for name in TABLES}
-    assert reasons["corrections.ess"] == "step 6: nothing was sampled"
-    assert reasons["token_kinds.cosine"] == "no token of the step is of that kind"
-    assert reasons["entropy_change.rate"]
+    report = token_report(corrections=(), missing_parts=missing, token_kinds=other, entropy_changes=(earlier,))
+    for name, reason in (
+        ("corrections.ess", "step 6: nothing was sampled"),
+        ("token_kinds.cosine", "no token of the step is of that kind"),
+        ("entropy_change.rate", "no token of the step is of that kind"),
+    ):
+        assert rank_number(report, CATALOG[name])[0].undefined == reason
     estimate, subject = rank_number(replace(rank_report(), curve=()), CATALOG["stable_rank"])
     assert (estimate.undefined, subject) == ("no group has a spectrum", "stable_rank at step 6")
-    assert not is_of_tokens(CATALOG["stable_rank"])
-
-
-TABLES = ("corrections.ess", "token_kinds.cosine", "entropy_change.rate")
+    assert not is_token_metric(CATALOG["stable_rank"])
 
 
 def test_the_deviation_is_that_of_the_step_that_stands_out_or_there_is_none() -> None:
