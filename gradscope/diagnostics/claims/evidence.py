@@ -45,7 +45,7 @@ NO_TOKENS = "No step has a gradient and a logged advantage of every token"
 
 
 Needs = RowKind | Literal["weighed"]
-"""A kind of matrix, or every token with its advantage and what its gradients add up to."""
+"""A kind of matrix, or every token with its advantage and the sums of its gradients."""
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
@@ -171,10 +171,10 @@ class Evidence(MetricValues, kw_only=True):
         """One kind of matrix at each of the steps; an ``InputError`` where no step could be recomputed."""
         if not self.steps:
             raise InputError(f"{self.no_gradients}.")
-        return _with_a_step(self.kinds()[kind])
+        return _require_step(self.kinds()[kind])
 
     def request(self, kind: RowKind) -> RankRequest:
-        """What is asked of one kind of matrix: the ranks of the same prompts at every power of two of rollouts."""
+        """The ranks of one kind of matrix, on the same prompts at every power of two of rollouts."""
         largest = max(sizes_of(self.run.groups), default=0)
         sizes = tuple(size for size in (2**power for power in range(1, 12)) if size < largest)
         options = RankOptions(pair_groups=True)
@@ -194,7 +194,7 @@ class Evidence(MetricValues, kw_only=True):
         from gradscope.diagnostics.rank.measure import collect_kinds
 
         collected = collect_kinds(run, [step], [request], self.engine, self.progress, most=MAX_TOKENS)
-        return origin, _with_a_step(collected["weight"])
+        return origin, _require_step(collected["weight"])
 
     @computed_once
     def weighed_tokens(self) -> Mapping[int, WeighedTokens]:
@@ -225,7 +225,7 @@ class Evidence(MetricValues, kw_only=True):
         report: PassAtKReport | None = self.cache.get("passk")
         paths = () if self.is_restricted else self.samples or (self.run.path,)
         files = [file for path in paths for file in sample_files(path)]
-        number = len(files) if report is None else len(report.tables)
+        number = len(report.tables if report else files)
         if number < 2:
             raise InputError("The run has no samples of held-out prompts before and after training.")
         if number > 2:
@@ -245,11 +245,11 @@ class Evidence(MetricValues, kw_only=True):
         """Every kind of matrix at each of the steps."""
         from gradscope.diagnostics.rank.measure import collect_kinds
 
-        every = list(map(self.request, _KINDS))
-        return collect_kinds(self.run, self.steps, every, self.engine, self.progress, most=MAX_TOKENS)
+        requests = list(map(self.request, _KINDS))
+        return collect_kinds(self.run, self.steps, requests, self.engine, self.progress, most=MAX_TOKENS)
 
 
-def _with_a_step(collected: Collected) -> Collected:
+def _require_step(collected: Collected) -> Collected:
     """The same; an InputError with the first reason where no step could be computed."""
     if not collected.tables["steps"]:
         raise InputError(str(next(iter(collected.skipped.values()))))
@@ -261,7 +261,7 @@ def token_credit(groups: Sequence[RolloutGroup]) -> tuple[str, tuple[RolloutGrou
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     advantages = [rollout.token_advantages for rollout in rollouts]
     if None not in advantages:
-        if all(len(set(own or ())) < 2 for own in advantages):
+        if all(len(set(values or ())) < 2 for values in advantages):
             raise InputError("The logged advantages are the same at every token of a rollout.")
         return "the logged advantages of tokens", tuple(groups)
     if any(rollout.token_rewards is None for rollout in rollouts):
@@ -273,10 +273,6 @@ def token_credit(groups: Sequence[RolloutGroup]) -> tuple[str, tuple[RolloutGrou
 
 def _credited(group: RolloutGroup) -> RolloutGroup:
     advantages = return_to_go([np.array(rollout.token_rewards or ()) for rollout in group.rollouts])
-    return replace(
-        group,
-        rollouts=tuple(
-            replace(rollout, token_advantages=tuple(own.tolist()))
-            for rollout, own in zip(group.rollouts, advantages, strict=True)
-        ),
-    )
+    pairs = zip(group.rollouts, advantages, strict=True)
+    rollouts = tuple(replace(rollout, token_advantages=tuple(values.tolist())) for rollout, values in pairs)
+    return replace(group, rollouts=rollouts)

@@ -50,20 +50,20 @@ def groups_grow_sparser(evidence: Evidence) -> Judgement:
     table = evidence.groups()
     prompts, index = np.unique(table.prompt, return_inverse=True)
     order = np.lexsort((table.step, index))
-    again = (np.diff(index[order]) == 0) & (np.diff(table.step[order]) > 0)
-    num_returning = len(np.unique(index[order][1:][again]))
+    returns = (np.diff(index[order]) == 0) & (np.diff(table.step[order]) > 0)
+    num_returning = len(np.unique(index[order][1:][returns]))
     if not num_returning:
         return cannot_tell(_NO_RETURN)
     change = trend_within(table.step, index, table.dead.astype(np.float64)).within(-1.0, 1.0)
     why = f"Within the {num_returning} of {len(prompts)} prompts that return"
-    return _grown(change, tuple(np.unique(table.step).tolist()), why)
+    return _growth(change, tuple(np.unique(table.step).tolist()), why)
 
 
 def _grow_sparser(kind: RowKind, evidence: Evidence) -> Judgement:
     """Gini of the sizes of the parts of each checkpoint's gradient, of several matrices their mean."""
     report, ginis = evidence.gradients(kind).report, dict[int, list[float]]()
-    of_rollouts = [(step.step, step.sparsity["gini"]) for step in report.steps if kind == "rollout"]
-    for step, gini in of_rollouts or [(row.step, row.gini) for row in report.sparsity]:
+    by_rollout = [(step.step, step.sparsity["gini"]) for step in report.steps if kind == "rollout"]
+    for step, gini in by_rollout or [(row.step, row.gini) for row in report.sparsity]:
         if gini.value is not None:
             ginis.setdefault(step, []).append(gini.value)
     gini_at = {step: fmean(values) for step, values in sorted(ginis.items())}
@@ -76,7 +76,7 @@ def _grow_sparser(kind: RowKind, evidence: Evidence) -> Judgement:
         value = Estimate.exact(change.value or 0.0, num_units=change.num_units)
         return cannot_tell(_OTHER_PROMPTS, estimate=value, steps=steps)
     low, high = min(gini_at.values()), max(gini_at.values())
-    return _grown(change, steps, f"Of values from {number(low, '.2f')} to {number(high, '.2f')}, of the same prompts")
+    return _growth(change, steps, f"Of values from {number(low, '.2f')} to {number(high, '.2f')}, of the same prompts")
 
 
 rows_grow_sparser = partial(_grow_sparser, "rollout")  # the norms of the rollouts' rows
@@ -84,7 +84,7 @@ tokens_grow_sparser = partial(_grow_sparser, "token")  # those of the tokens'
 entries_grow_sparser = partial(_grow_sparser, "weight")  # the entries of each weight's gradient
 
 
-def _grown(change: Estimate, steps: tuple[int, ...], of: str) -> Judgement:
+def _growth(change: Estimate, steps: tuple[int, ...], subject: str) -> Judgement:
     if change.undefined is not None:
         return cannot_tell(change.undefined, estimate=change, steps=steps)
     if change.ends[1] - change.ends[0] < _NO_SPREAD:
@@ -94,7 +94,7 @@ def _grown(change: Estimate, steps: tuple[int, ...], of: str) -> Judgement:
     return Judgement(
         estimate=change,
         verdict=rises(change, 0.0, SPARSER),
-        why=f"{of}, along the line through {change.num_units} steps from {steps[0]} to {steps[-1]}{few}.",
+        why=f"{subject}, along the line through {change.num_units} steps from {steps[0]} to {steps[-1]}{few}.",
         steps=steps,
     )
 
@@ -109,37 +109,39 @@ def group_mean_is_optimal(evidence: Evidence) -> Judgement:
     from gradscope.diagnostics.rank.formulations import measure_baselines
 
     mixed = [group for group in collected.baseline_groups if group.is_mixed]
-    apart = [[best - group.rewards.mean()] for group in mixed if (best := group.optimal_baseline) is not None]
-    if not apart:
+    gaps = [[best - group.rewards.mean()] for group in mixed if (best := group.optimal_baseline) is not None]
+    if not gaps:
         return cannot_tell("no group with unequal rewards has a gradient", steps=steps)
     rewards = reward_table(evidence.run.groups).reward
     reach = float(np.ptp(rewards[~np.isnan(rewards)]))
-    (distance,) = bounded_means(apart, low=-reach, high=reach)
+    (distance,) = bounded_means(gaps, low=-reach, high=reach)
     margin = SAME_BASELINE * reach
     pooled = measure_baselines(collected.baseline_groups)[0]
-    without = pooled.relative_noise["optimal_leave_one_out"]
+    noise = pooled.relative_noise["optimal_leave_one_out"]
     return Judgement(
         estimate=distance,
         verdict=in_range(distance, -margin, margin),
-        why=f"Over {len(apart)} groups of unequal rewards. The condition: squared norms above a mean reward are "
+        why=f"Over {len(gaps)} groups of unequal rewards. The condition: squared norms above a mean reward are "
         f"{_or_unknown(_norm_ratio(mixed))} of those below it, and the correlation of reward and squared norm is "
         f"{_or_unknown(pooled.reward_norm_correlation)}; taken from the other rollouts the least "
-        f"noisy constant leaves {_or_unknown(without)} of leave-one-out's noise.",
+        f"noisy constant leaves {_or_unknown(noise)} of leave-one-out's noise.",
         steps=steps,
     )
 
 
 def _norm_ratio(groups: Sequence[BaselineGroup]) -> Estimate:
     """Mean squared norm above the group's mean reward over that below it; 1 where norm and reward are unrelated."""
-    above = [group.rewards > group.rewards.mean() for group in groups]
-    parts = [(of.squared_norms[up].mean(), of.squared_norms[~up].mean()) for of, up in zip(groups, above, strict=True)]
+    parts = []
+    for group in groups:
+        above = group.rewards > group.rewards.mean()
+        parts.append((group.squared_norms[above].mean(), group.squared_norms[~above].mean()))
     total = np.sum(parts, axis=0)
     if not total.all():
         return Estimate.undefined_because("one side has no gradient", num_units=len(parts))
 
     def ratio(sums: Array) -> Array:
-        least = np.maximum(sums, _NO_SPREAD * total)  # a resample may hold no group with a gradient
-        return np.asarray(least[..., :1] / least[..., 1:], dtype=np.float64)
+        floored = np.maximum(sums, _NO_SPREAD * total)  # a resample may hold no group with a gradient
+        return np.asarray(floored[..., :1] / floored[..., 1:], dtype=np.float64)
 
     return bootstrap_statistics(ratio, parts, bounds=(0.0, np.inf))[0]
 
@@ -147,7 +149,7 @@ def _norm_ratio(groups: Sequence[BaselineGroup]) -> Estimate:
 def sign_part(
     part: GroupKind, target: Literal["pass@1", "pass@G"], rule: Callable[[Estimate], ClaimVerdict], evidence: Evidence
 ) -> Judgement:
-    """What Sign makes of one kind of group: its cosine with the gradient of pass@1 or pass@G, judged by a rule."""
+    """The cosine of Sign's update on one kind of group with the gradient of pass@1 or pass@G, judged by a rule."""
     binary = []
     for step in evidence.gradients("rollout").report.steps:
         rows = evidence.rows(step.step)
@@ -161,16 +163,16 @@ def sign_part(
     if not binary:
         return cannot_tell("The rewards are not 0 and 1 in groups of two or more of one size")
     chosen = max(binary, key=lambda step_rows: int(kinds_of(step_rows)[part].sum()))
-    groups, mine = group_index(chosen), kinds_of(chosen)[part]
-    num_groups, size = len(np.unique(groups[mine])), int(np.sum(groups == 0))
+    groups, is_part = group_index(chosen), kinds_of(chosen)[part]
+    num_groups, size = len(np.unique(groups[is_part])), int(np.sum(groups == 0))
     if not num_groups:
         return cannot_tell(f"No group of these steps is {part.replace('_', '-')}", steps=(chosen.step,))
     climbs = np.empty(len(groups))
     for group in range(int(groups.max()) + 1):
         rewards = chosen.rewards[groups == group]
         climbs[groups == group] = pass_at_k_weights(rewards, 1 if target == "pass@1" else size)
-    own = np.where(mine, 2 * chosen.rewards - 1, 0.0)
-    cosine = expected_updates(chosen.gram, [own, climbs], groups).cosine(0, 1)
+    sign = np.where(is_part, 2 * chosen.rewards - 1, 0.0)
+    cosine = expected_updates(chosen.gram, [sign, climbs], groups).cosine(0, 1)
     return Judgement(
         estimate=cosine,
         verdict=rule(cosine),
@@ -187,7 +189,7 @@ def _or_unknown(estimate: Estimate) -> str:
 ABOUT_TWO = (1.5, 2.5)  # ranks that are called "about 2"
 SAME_RANK = 0.5
 """A change of the rank between the smallest and the largest group up to this is "whatever the group size"."""
-OF_CLASS_MEANS = 0.9
+CLASS_MEANS_SHARE = 0.9
 """Rows with this share of their energy in the means of two classes count as two rows: a rank sees no difference."""
 HIGHER_RANK = 0.05  # the least relative rise of a rank that is called higher
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
@@ -203,9 +205,9 @@ class RankEvidence(Struct, frozen=True, kw_only=True):
     seen: str = ""  # what was drawn, after a space, where not everything was looked at
 
 
-def rank_two_at_every_size(look: Callable[[Evidence], RankEvidence], evidence: Evidence) -> Judgement:
+def rank_two_at_every_size(measure: Callable[[Evidence], RankEvidence], evidence: Evidence) -> Judgement:
     """Whether the rank at the largest group is about 2 and the smallest group's is no other, at the last step."""
-    ranks = look(evidence)
+    ranks = measure(evidence)
     ranked = [point for point in ranks.points if point.effective_rank.is_defined]
     if not ranked:
         reason = ranks.points[0].effective_rank.undefined if ranks.points else None
@@ -219,12 +221,12 @@ def rank_two_at_every_size(look: Callable[[Evidence], RankEvidence], evidence: E
         changed = f"{change} from the smallest to the largest R on the same prompts ({ranks.change.num_units})"
     else:
         verdicts.append("cannot_tell")
-    course = ", ".join(f"{number(p.effective_rank.value or 0.0, '.2f')} at R = {p.group_size}" for p in ranked)
+    listed = ", ".join(f"{number(p.effective_rank.value or 0.0, '.2f')} at R = {p.group_size}" for p in ranked)
     return Judgement(
         estimate=last.effective_rank,
         null=last.nulls["gaussian"].effective_rank,
         verdict=all_hold(verdicts),
-        why=f"Rank {course}; {changed}; {with_interval(last.nulls['gaussian'].ratio, '.2f')} of unrelated rows."
+        why=f"Rank {listed}; {changed}; {with_interval(last.nulls['gaussian'].ratio, '.2f')} of unrelated rows."
         f"{ranks.seen}",
         steps=(last.step,),
     )
@@ -242,12 +244,12 @@ def two_class_means(evidence: Evidence) -> Judgement:
     for part, advantages in zip(parts, advantages_of(rows, parts, evidence.advantage), strict=True):
         if not np.any(advantages):
             continue
-        values, of_class = np.unique(advantages.round(9), return_inverse=True)
+        values, classes = np.unique(advantages.round(9), return_inverse=True)
         if len(values) > 2 or abs(advantages.sum()) > _NO_SPREAD * len(advantages):
             unfit += 1
             continue
         gram = rows.gram[np.ix_(part.index, part.index)] * np.outer(advantages, advantages)
-        means = np.eye(len(values))[of_class] / np.sqrt(np.bincount(of_class))  # [G, classes]
+        means = np.eye(len(values))[classes] / np.sqrt(np.bincount(classes))  # [G, classes]
         energy = np.trace(gram)
         shares.append(np.array([np.trace(means.T @ gram @ means), np.sum(means**2 * np.diag(gram)[:, None])]) / energy)
     if unfit or not shares:
@@ -257,36 +259,36 @@ def two_class_means(evidence: Evidence) -> Judgement:
     return Judgement(
         estimate=share,
         null=null,
-        verdict=in_range(share, OF_CLASS_MEANS, 1.0),
+        verdict=in_range(share, CLASS_MEANS_SHARE, 1.0),
         why=f"Over {len(shares)} groups whose advantages sum to zero and have two values, so that their gradient is a "
         "multiple of the mean score of the passes minus that of the fails.",
         steps=(rows.step,),
     )
 
 
-def of_rollouts(kind: RowKind, evidence: Evidence) -> RankEvidence:
+def rollout_ranks(kind: RowKind, evidence: Evidence) -> RankEvidence:
     """Rows that are rollouts, in the space of one kind."""
     collected = evidence.gradients(kind)
-    return _evidence(collected.report.curve, collected.group_ranks, "rollout")
+    return _rank_evidence(collected.report.curve, collected.group_ranks, "rollout")
 
 
-def of_tokens(kind: RowKind, evidence: Evidence) -> RankEvidence:
+def token_ranks(kind: RowKind, evidence: Evidence) -> RankEvidence:
     """Rows that are tokens, in the space of one kind."""
     collected = evidence.gradients(kind)
-    ranks = _evidence(collected.report.token_curve, collected.group_ranks, "token")
+    ranks = _rank_evidence(collected.report.token_curve, collected.group_ranks, "token")
     seen = min((point.frac_seen for point in ranks.points if isinstance(point, TokenRankPoint)), default=1.0)
     return ranks if seen == 1.0 else replace(ranks, change=None, seen=f" {percent(seen)} of the tokens are rows.")
 
 
-def of_weights(kind: RowKind, evidence: Evidence) -> RankEvidence:
+def weight_ranks(kind: RowKind, evidence: Evidence) -> RankEvidence:
     """dL/dW of one group, mean over all weights."""
     collected = evidence.gradients(kind)
-    ranked, every = len({point.tensor for point in collected.report.weight_curve} - {None}), collected.num_weights
-    seen = "" if ranked == every else f" The mean is over {ranked} of {every} weights, drawn at random."
-    return replace(_of_weight(collected, None), seen=seen)
+    num_ranked, total = len({point.tensor for point in collected.report.weight_curve} - {None}), collected.num_weights
+    seen = "" if num_ranked == total else f" The mean is over {num_ranked} of {total} weights, drawn at random."
+    return replace(_weight_evidence(collected, None), seen=seen)
 
 
-def of_head(kind: RowKind, evidence: Evidence) -> RankEvidence:
+def head_ranks(kind: RowKind, evidence: Evidence) -> RankEvidence:
     """dL/dW of one group, of the output head; an ``InputError`` where no weight is the head alone."""
     from gradscope.diagnostics.rank.weight_groups import is_output_head
 
@@ -295,13 +297,13 @@ def of_head(kind: RowKind, evidence: Evidence) -> RankEvidence:
     heads = list(filter(is_output_head, names))
     if not heads:
         raise InputError("No weight is the output head alone: it is tied to the embedding, or was not trained.")
-    return _of_weight(collected, heads[-1])
+    return _weight_evidence(collected, heads[-1])
 
 
 _MOST_ADVANTAGES = 2048  # rollouts whose inner products are computed at once: a rank of groups needs no more
 
 
-def of_advantages(kind: RowKind, evidence: Evidence) -> RankEvidence:
+def advantage_ranks(kind: RowKind, evidence: Evidence) -> RankEvidence:
     """The advantages themselves, rollouts by tokens, of groups spread evenly over the step; no gradient is needed."""
     steps, num_rollouts = rollouts_by_step(evidence.run.groups)
     step = int(steps[-1])
@@ -311,15 +313,15 @@ def of_advantages(kind: RowKind, evidence: Evidence) -> RankEvidence:
     drawn = groups[:: math.ceil(num_rollouts[-1] / _MOST_ADVANTAGES)]
     rows = advantage_rows(step, drawn)
     request = evidence.request(kind)
-    only = request.groups(rows, evidence.advantage)
+    chosen = request.groups(rows, evidence.advantage)
     points: list[RankCurvePoint] = []
     ranks: list[GroupRank] = []
     for size in request.sizes(rows, evidence.advantage):
-        spectra, curve = AdvantagedStep.of(rows, evidence.advantage, size).of_parts(only)
+        spectra, curve = AdvantagedStep.of(rows, evidence.advantage, size).of_parts(chosen)
         ranks.extend(ranks_of_groups(spectra))
         points.extend(curve)
     seen = "" if len(drawn) == len(groups) else f" {len(drawn):,} of {len(groups):,} groups were looked at."
-    return replace(_evidence(points, ranks, "rollout"), seen=seen)
+    return replace(_rank_evidence(points, ranks, "rollout"), seen=seen)
 
 
 def higher_with_token_credit(evidence: Evidence) -> Judgement:
@@ -334,29 +336,29 @@ def higher_with_token_credit(evidence: Evidence) -> Judgement:
     for group_rank in collected.group_ranks:
         if group_rank.matrix == ALL_WEIGHTS:
             by_group.setdefault(group_rank.group_id, {})[group_rank.advantage] = group_rank.rank
-    both = [(ranks[LOGGED], ranks[evidence.advantage]) for ranks in by_group.values() if len(ranks) == 2]
+    pairs = [(ranks[LOGGED], ranks[evidence.advantage]) for ranks in by_group.values() if len(ranks) == 2]
     step = collected.report.steps[-1].step
-    if not both:
+    if not pairs:
         return cannot_tell("No group has a gradient under both advantages", steps=(step,))
-    (ratio,) = bootstrap_statistics(ratios, both, bounds=(0.0, np.inf))
-    token, outcome = np.mean(both, axis=0).tolist()
+    (ratio,) = bootstrap_statistics(ratios, pairs, within=(0.0, np.inf))
+    token, outcome = np.mean(pairs, axis=0).tolist()
     return Judgement(
         estimate=ratio,
         null=Estimate.exact(1.0),
         verdict=rises(ratio, 1.0, HIGHER_RANK),
-        why=f"Rank {token:.2f} with {origin}, {outcome:.2f} with the outcome's, on {len(both)} groups.",
+        why=f"Rank {token:.2f} with {origin}, {outcome:.2f} with the outcome's, on {len(pairs)} groups.",
         steps=(step,),
     )
 
 
-def _of_weight(collected: Collected, tensor: str | None) -> RankEvidence:
+def _weight_evidence(collected: Collected, tensor: str | None) -> RankEvidence:
     from gradscope.diagnostics.rank.weight_groups import ALL_WEIGHTS
 
     points = [point for point in collected.report.weight_curve if point.tensor == tensor]
-    return _evidence(points, collected.group_ranks, tensor or ALL_WEIGHTS)
+    return _rank_evidence(points, collected.group_ranks, tensor or ALL_WEIGHTS)
 
 
-def _evidence(points: Sequence[_Point], ranks: Iterable[GroupRank], matrix: str) -> RankEvidence:
+def _rank_evidence(points: Sequence[_Point], ranks: Iterable[GroupRank], matrix: str) -> RankEvidence:
     step = max((point.step for point in points), default=0)
     chosen = sorted((point for point in points if point.step == step), key=lambda point: point.group_size)
     changes = compare_sizes(rank for rank in ranks if (rank.step, rank.matrix) == (step, matrix))
@@ -366,23 +368,23 @@ def _evidence(points: Sequence[_Point], ranks: Iterable[GroupRank], matrix: str)
 FEW_CHANGE = 0.3  # the largest share of changed parameters that arXiv 2505.11711 reports
 
 
-def _over_weights(name: str, null: str | None, within: tuple[float, float], evidence: Evidence) -> Judgement:
-    """The mean over weights of a share of their change, of which its value by chance is subtracted where it has one."""
-    since = whole_changes(evidence.updates())
-    pairs = [(getattr(update, name).value, getattr(update, null).value if null else 0.0) for update in since]
+def _mean_over_weights(name: str, null: str | None, bounds: tuple[float, float], evidence: Evidence) -> Judgement:
+    """The mean over weights of a share of their change, minus its value by chance where it has one."""
+    changes = whole_changes(evidence.updates())
+    pairs = [(getattr(update, name).value, getattr(update, null).value if null else 0.0) for update in changes]
     values = [value - by_chance for value, by_chance in pairs if value is not None and by_chance is not None]
     if len(values) < 2:
         return cannot_tell("The initial weights of fewer than two matrices are on disk")
-    mean = student_mean(values, bounds=(within[0], 1.0))
+    mean = student_mean(values, within=(bounds[0], 1.0))
     return Judgement(
         estimate=mean,
-        null=Estimate.exact(within[1]),
-        verdict=in_range(mean, *within),
-        why=f"The change from {since[0].first} to {since[0].last} updates, with an interval over {len(values)} "
+        null=Estimate.exact(bounds[1]),
+        verdict=in_range(mean, *bounds),
+        why=f"The change from {changes[0].first} to {changes[0].last} updates, with an interval over {len(values)} "
         "weights: other weights, not other runs.",
     )
 
 
-avoids_principal_directions = partial(_over_weights, "principal_overlap", "principal_null", (-1.0, 0.0))
-inherits_singular_values = partial(_over_weights, "spectrum_drift", "spectrum_drift_null", (-1.0, 0.0))
-few_parameters_change = partial(_over_weights, "bfloat16_changed", None, (0.0, FEW_CHANGE))
+avoids_principal_directions = partial(_mean_over_weights, "principal_overlap", "principal_null", (-1.0, 0.0))
+inherits_singular_values = partial(_mean_over_weights, "spectrum_drift", "spectrum_drift_null", (-1.0, 0.0))
+few_parameters_change = partial(_mean_over_weights, "bfloat16_changed", None, (0.0, FEW_CHANGE))

@@ -37,7 +37,7 @@ from gradscope.say import evenly
 
 MAX_STEPS = 5
 """Steps whose gradients are recomputed where none are named: first, last, and evenly between. A trend needs three."""
-_NOT_ASKED = "Gradients were not recomputed, as asked (--no-gradients)"
+_TEXTS = ("name", "source", "claim", "metric", "settle")
 
 
 def measure_claims(
@@ -82,9 +82,9 @@ def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsRep
     """Judge claims by evidence that may exist already; a claim that needs more than that gets no row."""
     rows = []
     for claim in claims:
-        at_hand = (None, "rollout", *(["weighed"] if "weighed_tokens" in evidence.cache else []))
-        if evidence.is_restricted and claim.needs not in at_hand:
-            continue  # what it needs must not be computed for it
+        available = (None, "rollout", *(["weighed"] if "weighed_tokens" in evidence.cache else []))
+        if evidence.is_restricted and claim.needs not in available:
+            continue
         try:
             can_be = claim.needs in (None, "update") or evidence.steps
             judged = claim.judge(evidence) if can_be else cannot_tell(as_named(evidence.no_gradients))
@@ -94,10 +94,10 @@ def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsRep
             if isinstance(error, MissingDependencyError) and not evidence.no_gradients:
                 raise
             judged = cannot_tell(error.message.rstrip("."))
-        own = {name: getattr(claim, name) for name in ("name", "source", "claim", "metric", "settle")}
+        texts = {name: getattr(claim, name) for name in _TEXTS}
         ends, null = judged.estimate.interval, judged.null.value
         by_margin = ends is not None and null is not None and ends[0] <= null <= ends[1]  # which is ours
-        rows.append(ClaimRow(**own, **asdict(judged), ours=claim.ours or by_margin))
+        rows.append(ClaimRow(**texts, **asdict(judged), ours=claim.ours or by_margin))
     collected = evidence.computed()
     words = Counter(row.words for row in rows)
     contradicted, not_shown = words["contradicted"], words[NOT_SHOWN]
@@ -121,18 +121,16 @@ def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsRep
 
 def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[tuple[int, ...], str]:
     if not gradients:
-        return (), _NOT_ASKED
+        return (), "Gradients were not recomputed, as asked (--no-gradients)"
     if steps:
         return select_steps(run, steps), ""
-    usable = usable_steps(run, run.steps)
-    if not usable:
-        first = run.steps[0]
-        reason = str(run.notes.get(first) or missing_weights(run, first))
-        return (), f"No gradient was recomputed: {reason.rstrip('.')}"
-    return tuple(evenly(usable, MAX_STEPS)), ""
+    if usable := usable_steps(run, run.steps):
+        return tuple(evenly(usable, MAX_STEPS)), ""
+    first = run.steps[0]
+    reason = str(run.notes.get(first) or missing_weights(run, first))
+    return (), f"No gradient was recomputed: {reason.rstrip('.')}"
 
 
-_TEXTS = ("name", "source", "claim", "metric", "settle")
 _EXAMPLE = "Write [[claims]] with name, source, claim, metric, settle and between, as docs/claims.md shows."
 
 
@@ -173,10 +171,10 @@ def _judge(metric: str, low: float, high: float, evidence: Evidence) -> Judgemen
     measured = evidence.value(metric)
     if measured.estimate.undefined is not None:
         return cannot_tell(measured.estimate.undefined)
-    without = "" if measured.estimate.interval else "; without an interval nobody can tell"
+    caveat = "" if measured.estimate.interval else "; without an interval nobody can tell"
     return Judgement(
         estimate=measured.estimate,
         null=NO_NULL,
         verdict=in_range(measured.estimate, low, high),
-        why=f"{measured.subject} is said to lie in [{low:g}, {high:g}]{without}.",
+        why=f"{measured.subject} is said to lie in [{low:g}, {high:g}]{caveat}.",
     )

@@ -37,8 +37,8 @@ _FEW_PROMPTS = 10
 """With fewer no verdict: of 8 whose pass rate rises to one the interval left out 0 in 6.5 % of logs without
 persistence, and of 8 that differ the curve of all-fail groups was called exponential in 5 to 12 %."""
 HARD = 0.25
-"""A task is hard where fewer rollouts pass; at 7 %, where the second source's are, and at 25 % alike one pass rate for
-all makes few groups that all pass."""
+"""A task is hard where fewer rollouts pass. At 25 %, as at the second source's 7 %, one pass rate for all makes few
+groups that all pass."""
 
 
 def dead_beyond_prediction(evidence: Evidence) -> Judgement:
@@ -57,27 +57,27 @@ def dead_beyond_prediction(evidence: Evidence) -> Judgement:
 
 def excess_from_prompts(evidence: Evidence) -> Judgement:
     """Whether groups that differ within a step make more of the gap than a pass rate that moves between steps."""
-    # What differs has to stay with the prompts, and not be of the visit as a judge's luck is.
+    # The difference has to stay with the prompt, not with the visit as a judge's luck does.
     report = evidence.degeneracy()
     between, over_time = report.gap_decomposition.between_prompts, report.gap_decomposition.over_time
     if between.undefined is not None or over_time.undefined is not None:
         return cannot_tell(str(between.undefined or over_time.undefined))
     if report.jensen_gap.side_of_zero <= 0:
         return cannot_tell("It is not sure that there is an excess", estimate=between)
-    stays, of_visit = report.overdispersion.between_prompts, report.overdispersion.between_visits
-    returns = stays.is_defined and of_visit.is_defined
-    by_prompt = (
-        f"where prompts return, {with_interval(stays, 'z.3f')} of the variance of pass rates stays with the prompt and "
-        f"{with_interval(of_visit, 'z.3f')} is of the visit"
+    prompts, visits = report.overdispersion.between_prompts, report.overdispersion.between_visits
+    returns = prompts.is_defined and visits.is_defined
+    origin = (
+        f"where prompts return, {with_interval(prompts, 'z.3f')} of the variance of pass rates stays with the prompt "
+        f"and {with_interval(visits, 'z.3f')} is of the visit"
         if returns
         else "no prompt returns, so what rollouts of a group share would look the same"
     )
     return Judgement(
         estimate=between,
         null=over_time,
-        verdict=all_hold([_larger(between, over_time), _larger(stays, of_visit) if returns else "cannot_tell"]),
+        verdict=all_hold([_larger(between, over_time), _larger(prompts, visits) if returns else "cannot_tell"]),
         why=f"{with_interval(between, points)} points from groups that differ within a step, "
-        f"{with_interval(over_time, points)} from a pass rate that moves between steps; {by_prompt}.",
+        f"{with_interval(over_time, points)} from a pass rate that moves between steps; {origin}.",
     )
 
 
@@ -154,24 +154,23 @@ def all_fail_is_exponential(evidence: Evidence) -> Judgement:
         power = np.sqrt(np.clip(first * end, 0.0, None))
         return np.stack([middle - power, (first + end) / 2 - power, first, middle, end], axis=-1)
 
-    bend, of_line, *shares = bootstrap_statistics(
+    bend, line, *shares = bootstrap_statistics(
         curve,
         unit_sums(fails.T, table.prompt, len(fails)),
         bounds=([-1.0, 0.0, 0.0, 0.0, 0.0], 1.0),
         resampling=evidence.resampling,
     )
-    course = ", ".join(
-        f"{with_interval(share, percent)} at N = {size}" for share, size in zip(shares, sizes, strict=True)
-    )
-    margin = max(SAME_SHARE, (of_line.value or 0.0) / 4)
+    values = [f"{with_interval(share, percent)} at N = {size}" for share, size in zip(shares, sizes, strict=True)]
+    listed = ", ".join(values)
+    margin = max(SAME_SHARE, (line.value or 0.0) / 4)
     verdict = in_range(bend, -margin, margin) if bend.num_units >= _FEW_PROMPTS else "cannot_tell"
-    if verdict != "contradicted" and of_line.ends[0] <= 2 * SAME_SHARE:
-        return cannot_tell(f"A power and a line are nearly one over these N: all-fail groups {course}", estimate=bend)
+    if verdict != "contradicted" and line.ends[0] <= 2 * SAME_SHARE:
+        return cannot_tell(f"A power and a line are nearly one over these N: all-fail groups {listed}", estimate=bend)
     return Judgement(
         estimate=bend,
-        null=of_line,
+        null=line,
         verdict=verdict,
-        why=f"All-fail groups {course} of {counted(bend.num_units, 'prompt')}; below a power the share falls more "
+        why=f"All-fail groups {listed} of {counted(bend.num_units, 'prompt')}; below a power the share falls more "
         "slowly at the end, as it does where prompts differ.",
     )
 
@@ -211,8 +210,8 @@ def changes_as_predicted(evidence: Evidence) -> Judgement:
     from gradscope.diagnostics.rank.tokens import advantage_covariance, mean_over_tokens
 
     covariance = advantage_covariance(tokens)
-    change = mean_over_tokens(tokens, [of_step.entropies for of_step in changes])
-    updates = sum(of_step.last - of_step.first for of_step in changes)
+    change = mean_over_tokens(tokens, [token_change.entropies for token_change in changes])
+    updates = sum(token_change.last - token_change.first for token_change in changes)
     return Judgement(
         estimate=change,
         verdict=BY_SIDE[-covariance.side_of_zero * change.side_of_zero],
@@ -227,12 +226,12 @@ MAJORITY = 0.5  # the share of the energy from which on some tokens have most of
 
 def has_most_energy(kind: TokenCell, evidence: Evidence) -> Judgement:
     """Whether tokens of one kind have most of the energy, the summed squared norms of the tokens' gradients."""
-    # Beside it stands their share of the tokens, which is that of the energy where all gradients are of one size.
+    # The null is their share of the tokens: that of the energy if all gradients had one size.
     energies = [row for row in evidence.gradients("token").energies if row.kind == kind]
     steps = tuple(row.step for row in energies)
     if not energies:
         return cannot_tell(NO_TOKENS)
-    share, of_tokens = (
+    share, token_share = (
         ratio_over_groups(
             np.concatenate([getattr(row, name) for row in energies]),
             np.concatenate([getattr(row, f"all_{name}") for row in energies]),
@@ -243,9 +242,9 @@ def has_most_energy(kind: TokenCell, evidence: Evidence) -> Judgement:
         return cannot_tell(f"No token {_NAMES[kind]} has a gradient", estimate=share, steps=steps)
     return Judgement(
         estimate=share,
-        null=of_tokens,
+        null=token_share,
         verdict=in_range(share, MAJORITY, 1.0),
-        why=f"Such tokens are {percent(of_tokens.value or 0.0)} of those with an advantage, in {share.num_units} "
+        why=f"Such tokens are {percent(token_share.value or 0.0)} of those with an advantage, in {share.num_units} "
         f"groups at {counted(len(steps), 'step')}; groups weigh as much as they have energy.",
         steps=steps,
     )
@@ -263,7 +262,7 @@ def moves_with_advantage(evidence: Evidence) -> Judgement:
     return Judgement(
         estimate=matched,
         verdict=in_range(matched, 0.0, math.inf),
-        why=f"From the weights before each step to the next on disk, over {sum(len(own.groups) for own in tokens):,} "
+        why=f"From the weights before each step to the next on disk, over {sum(len(step.groups) for step in tokens):,} "
         f"tokens of {matched.num_units} groups; updates on other prompts lie between the two.",
         steps=steps,
     )

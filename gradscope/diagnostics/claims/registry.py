@@ -48,14 +48,14 @@ _about_two = partial(
     settle=_MORE_ROLLOUTS,
 )
 _MATRICES: tuple[tuple[str, str, Any, RowKind], ...] = (
-    ("rollouts", ", a row a rollout's gradient by all parameters", gradients.of_rollouts, "rollout"),
-    ("tokens", ", a row a token's gradient by all parameters", gradients.of_tokens, "token"),
-    ("weights", " of dL/dW of one group, mean over weights", gradients.of_weights, "weight"),
-    ("output_head", " of dL/dW of one group, output head", gradients.of_head, "weight"),
-    ("hidden_rollouts", ", a row a rollout's gradient by the last hidden state", gradients.of_rollouts, "hidden"),
-    ("hidden_tokens", ", a row a token's gradient by the last hidden state", gradients.of_tokens, "hidden"),
-    ("logits", ", a row a token's gradient by the logits", gradients.of_tokens, "logit"),
-    ("advantages", " of the advantages, rollouts by tokens", gradients.of_advantages, "advantage"),
+    ("rollouts", ", a row a rollout's gradient by all parameters", gradients.rollout_ranks, "rollout"),
+    ("tokens", ", a row a token's gradient by all parameters", gradients.token_ranks, "token"),
+    ("weights", " of dL/dW of one group, mean over weights", gradients.weight_ranks, "weight"),
+    ("output_head", " of dL/dW of one group, output head", gradients.head_ranks, "weight"),
+    ("hidden_rollouts", ", a row a rollout's gradient by the last hidden state", gradients.rollout_ranks, "hidden"),
+    ("hidden_tokens", ", a row a token's gradient by the last hidden state", gradients.token_ranks, "hidden"),
+    ("logits", ", a row a token's gradient by the logits", gradients.token_ranks, "logit"),
+    ("advantages", " of the advantages, rollouts by tokens", gradients.advantage_ranks, "advantage"),
 )
 _sparser = partial(
     _our_claim, source=_FOUNDATIONS, claim="The gradient grows sparser over training.", settle=_CHECKPOINTS
@@ -68,9 +68,9 @@ CLAIMS: tuple[Claim, ...] = (
             name=f"rank_two.{name}",
             metric=f"effective rank{matrix}",
             needs=None if kind == "advantage" else kind,
-            judge=partial(gradients.rank_two_at_every_size, partial(of, kind)),
+            judge=partial(gradients.rank_two_at_every_size, partial(ranks, kind)),
         )
-        for name, matrix, of, kind in _MATRICES
+        for name, matrix, ranks, kind in _MATRICES
     ),
     _our_claim(
         name="rank_two.cause",
@@ -171,11 +171,11 @@ CLAIMS: tuple[Claim, ...] = (
             source=_STARVATION,
             claim=f"Sign climbs pass@G, by its {words} part.",
             metric=f"cosine of expected updates, Sign on {words} groups with pass@G",
-            settle=f"More groups at one step{more}.",
+            settle=f"More groups at one step{advice}.",
             needs="rollout",
             judge=partial(gradients.sign_part, part, "pass@G", on_side),
         )
-        for part, words, more in _SIGN_PARTS
+        for part, words, advice in _SIGN_PARTS
     ),
     _our_claim(
         name="sign.same_direction",

@@ -65,7 +65,7 @@ def test_verdicts_hold_together_and_a_reason_becomes_a_sentence() -> None:
 
 def with_tokens(*rollouts: dict[str, object]) -> RolloutGroup:
     group = group_of([float(index % 2) for index in range(len(rollouts))], step=1)
-    made = [replace(one, **fields) for one, fields in zip(group.rollouts, rollouts, strict=True)]
+    made = [replace(rollout, **fields) for rollout, fields in zip(group.rollouts, rollouts, strict=True)]
     return replace(group, rollouts=tuple(made))
 
 
@@ -109,14 +109,12 @@ def test_without_steps_there_are_no_gradients_and_an_error_is_raised_again() -> 
 
 
 def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    calls = []
 
     def collect(run, steps, requests, engine, progress, *, most):
-        asked.append((steps, [request.rows for request in requests], requests[0].group_sizes, most))
-        return {
-            request.rows: collected_of(steps=[SimpleNamespace(step=2)], rows=[SimpleNamespace(step=2)])
-            for request in requests
-        }
+        calls.append((steps, [request.rows for request in requests], requests[0].group_sizes, most))
+        step = SimpleNamespace(step=2)
+        return {request.rows: collected_of(steps=[step], rows=[step]) for request in requests}
 
     monkeypatch.setattr(measure, "collect_kinds", collect)
     evidence = module.Evidence(run=run_of(group_of([0.0] * 9, step=2)), steps=(2,))
@@ -124,7 +122,7 @@ def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch
     assert evidence.gradients("token") is not evidence.gradients("rollout")
     assert evidence.computed() is evidence.gradients("rollout")
     assert evidence.rows(2).step == 2
-    assert asked == [((2,), ["rollout", "token", "weight", "hidden", "logit"], (2, 4, 8), module.MAX_TOKENS)]
+    assert calls == [((2,), ["rollout", "token", "weight", "hidden", "logit"], (2, 4, 8), module.MAX_TOKENS)]
 
 
 def test_steps_without_a_gradient_give_their_first_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,13 +143,13 @@ def test_steps_without_a_gradient_give_their_first_reason(monkeypatch: pytest.Mo
 
 
 def test_tokens_are_followed_once_and_those_at_hand_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    calls = []
     kinds = {"token": collected_of(steps=[SimpleNamespace(step=1)], weighed={1: SimpleNamespace(tokens="tokens")})}
     monkeypatch.setattr(measure, "collect_kinds", lambda *_, **__: kinds)
-    monkeypatch.setattr(tokens, "token_changes", lambda run, own, engine: (asked.append(own) or {1: "change"}, {}))
+    monkeypatch.setattr(tokens, "token_changes", lambda run, steps, engine: (calls.append(steps) or {1: "change"}, {}))
     evidence = module.Evidence(run=two_steps(), steps=(1,))
     assert evidence.followed_tokens() == evidence.followed_tokens() == {1: ("tokens", "change")}
-    assert asked == [{1: "tokens"}]
+    assert calls == [{1: "tokens"}]
     for missing, words in (({1: "no weights"}, "no weights."), ({}, f"{module.NO_TOKENS}.")):
         monkeypatch.setattr(tokens, "token_changes", lambda *_, missing=missing: ({}, missing))
         with pytest.raises(InputError, match=words):

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from gradscope.diagnostics.claims import gradients
 from gradscope.diagnostics.claims.evidence import ADVANTAGE, Judgement, in_range, on_side
 from gradscope.diagnostics.rank.formulations import baseline_groups
-from gradscope.diagnostics.rank.measure import Collected
 from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.diagnostics.rank.spectrum import GroupRank
 from gradscope.diagnostics.rank.weight_groups import ALL_WEIGHTS
@@ -20,17 +19,18 @@ from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import CHANNELS
 from gradscope.results.rank import NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint
-from tests.diagnostics.claims.made_up_evidence import Answered, between, collected_of
+from tests.diagnostics.claims.made_up_evidence import Answered, between, collected_of, with_gradients
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
 
 
-def course(values: list[float], prompts: list[str] | None = None) -> Judgement:
+def judge_ginis(values: list[float], prompts: list[str] | None = None) -> Judgement:
     """Rollouts' Gini over steps of the same prompts, or of one prompt each."""
-    steps = [SimpleNamespace(step=at, sparsity={"gini": Estimate.exact(one)}) for at, one in enumerate(values, start=1)]
+    numbered = list(enumerate(values, start=1))
+    steps = [SimpleNamespace(step=step, sparsity={"gini": Estimate.exact(gini)}) for step, gini in numbered]
     names = prompts or ["p"] * len(values)
-    run = run_of(*(group_of([0.0, 1.0], step=at, prompt=name) for at, name in enumerate(names, start=1)))
-    return gradients.rows_grow_sparser(Answered(run=run, results={"gradients": {"rollout": collected_of(steps=steps)}}))
+    run = run_of(*(group_of([0.0, 1.0], step=step, prompt=name) for step, name in enumerate(names, start=1)))
+    return gradients.rows_grow_sparser(with_gradients("rollout", run=run, steps=steps))
 
 
 def visits(
@@ -38,7 +38,7 @@ def visits(
 ) -> Judgement:
     """A log in which prompts return in order, G = 4; the pass rate is a function of step and prompt."""
     rng = np.random.default_rng(seed)
-    visited = [(step, (step * a_step + at) % num_prompts) for step in range(steps) for at in range(a_step)]
+    visited = [(visit // a_step, visit % num_prompts) for visit in range(steps * a_step)]
     groups = (
         group_of((rng.random(4) < rates(step, prompt)).astype(float).tolist(), step=step + 1, prompt=f"p{prompt:03d}")
         for step, prompt in visited
@@ -62,7 +62,7 @@ def around_a_line(change: float, noise: float = 0.001) -> list[float]:
     ],
 )
 def test_growth_is_a_change_along_the_line(change: float, noise: float, verdict: str) -> None:
-    judgement = course(around_a_line(change, noise))
+    judgement = judge_ginis(around_a_line(change, noise))
     assert (judgement.verdict, judgement.null.value, judgement.steps) == (verdict, 0.0, tuple(range(1, 21)))
     assert "of the same prompts, along the line through 20 steps from 1 to 20." in judgement.why
 
@@ -76,9 +76,9 @@ def test_growth_is_a_change_along_the_line(change: float, noise: float, verdict:
     ],
 )
 def test_steps_that_have_no_trend_say_why(values: list[float], words: str) -> None:
-    judgement = course(values)
+    judgement = judge_ginis(values)
     assert (judgement.verdict, judgement.why, judgement.estimate.interval) == ("cannot_tell", words, None)
-    changing = course(around_a_line(0.1), [f"p{index}" for index in range(20)])
+    changing = judge_ginis(around_a_line(0.1), [f"p{index}" for index in range(20)])
     assert (changing.verdict, changing.estimate.interval) == ("cannot_tell", None)
     assert "the prompts change between these steps" in changing.why.lower()
 
@@ -88,9 +88,9 @@ def test_a_constant_policy_under_a_curriculum_grows_no_sparser() -> None:
     """Prompts grow harder along the log: those that never return tell nothing, those that return tell the truth."""
     harder = [visits(lambda step, prompt: 0.5 - step / 50, seed, num_prompts=288) for seed in range(20)]
     assert {judgement.why for judgement in harder} == {"No prompt returns, so a change of prompts may look the same."}
-    again = [visits(lambda step, prompt: 0.5 - prompt / 300, seed, num_prompts=144) for seed in range(40)]
-    assert [judgement.verdict for judgement in again].count("supported") <= 2
-    assert "Within the 144 of 144 prompts that return" in again[0].why
+    returning = [visits(lambda step, prompt: 0.5 - prompt / 300, seed, num_prompts=144) for seed in range(40)]
+    assert [judgement.verdict for judgement in returning].count("supported") <= 2
+    assert "Within the 144 of 144 prompts that return" in returning[0].why
     falls = [visits(lambda step, prompt: 0.5 - step / 100, seed, steps=48).verdict for seed in range(12)]
     assert falls.count("supported") >= 8
 
@@ -99,10 +99,9 @@ def baseline_evidence(rewards: np.ndarray, norms: np.ndarray) -> Answered:
     """Groups of four with squared norms as given, [J, 4] both."""
     ids = [f"g{group}" for group in range(len(rewards)) for _ in range(4)]
     rows, _ = make_rows(rewards.ravel().tolist(), ids)
-    own = baseline_groups(replace(rows, gram=np.diag(norms.ravel())))
-    parts = collected_of(baseline_groups=own, steps=[SimpleNamespace(step=3)])
+    groups = baseline_groups(replace(rows, gram=np.diag(norms.ravel())))
     run = run_of(*(group_of(row.tolist(), step=3, prompt=f"g{index}") for index, row in enumerate(rewards)))
-    return Answered(run=run, results={"gradients": {"rollout": parts}})
+    return with_gradients("rollout", run=run, baseline_groups=groups, steps=[SimpleNamespace(step=3)])
 
 
 def drawn(seed: int, *, of_success: float = 1.0, spread: float = 0.2, num_groups: int = 40) -> Answered:
@@ -122,10 +121,10 @@ def test_long_successes_pull_the_best_baseline_up() -> None:
     assert gradients.group_mean_is_optimal(drawn(0, spread=2.0)).verdict == "cannot_tell"
 
 
-@pytest.mark.parametrize(("apart", "verdict"), [(0.9, "supported"), (1.1, "contradicted")])
-def test_a_baseline_near_the_mean_is_no_other(apart: float, verdict: str) -> None:
+@pytest.mark.parametrize(("distance", "verdict"), [(0.9, "supported"), (1.1, "contradicted")])
+def test_a_baseline_near_the_mean_is_no_other(distance: float, verdict: str) -> None:
     """One success of two: b = q / (q + 1) lies apart from 1/2 by the same in each group, up to a little."""
-    best = 0.5 + apart * gradients.SAME_BASELINE + np.linspace(-0.001, 0.001, 12)
+    best = 0.5 + distance * gradients.SAME_BASELINE + np.linspace(-0.001, 0.001, 12)
     rewards = np.tile([1.0, 0.0, 1.0, 0.0], (12, 1))
     norms = np.tile([1.0, 1.0, 1.0, 1.0], (12, 1))
     norms[:, ::2] = (best / (1 - best))[:, None]
@@ -135,31 +134,29 @@ def test_a_baseline_near_the_mean_is_no_other(apart: float, verdict: str) -> Non
 def test_groups_without_unequal_rewards_or_a_second_group_have_no_best_baseline() -> None:
     judgement = gradients.group_mean_is_optimal(baseline_evidence(np.zeros((3, 4)), np.ones((3, 4))))
     assert (judgement.verdict, judgement.why) == ("cannot_tell", "No group with unequal rewards has a gradient.")
-    silent = gradients.group_mean_is_optimal(baseline_evidence(np.tile([1.0, 0.0, 0.0, 0.0], (3, 1)), np.zeros((3, 4))))
+    one_pass = np.array([[1.0, 0.0, 0.0, 0.0]])
+    silent = gradients.group_mean_is_optimal(baseline_evidence(one_pass.repeat(3, 0), np.zeros((3, 4))))
     assert silent.why == judgement.why
-    norms = np.array([[0.0, 1.0, 0.0, 0.0]])
-    judgement = gradients.group_mean_is_optimal(baseline_evidence(np.array([[1.0, 0.0, 0.0, 0.0]]), norms))
+    judgement = gradients.group_mean_is_optimal(baseline_evidence(one_pass, np.array([[0.0, 1.0, 0.0, 0.0]])))
     assert judgement.verdict == "cannot_tell"
-    assert (
-        "unknown"
-        in gradients.group_mean_is_optimal(baseline_evidence(np.array([[1.0, 0.0, 0.0, 0.0]]), norms * 0 + 1.0)).why
-    )
+    assert "unknown" in gradients.group_mean_is_optimal(baseline_evidence(one_pass, np.ones((1, 4)))).why
 
 
-def alike(within: float, advantage: str = ADVANTAGE, rewards: tuple[float, ...] = (1.0, 0.0) * 4) -> Judgement:
+def class_means(scale: float, advantage: str = ADVANTAGE, rewards: tuple[float, ...] = (1.0, 0.0) * 4) -> Judgement:
     """Twelve groups of eight whose score vectors are their class's mean and noise of so much of its length."""
     rows, noise = make_rows([*rewards] * 12, [f"g{group}" for group in range(12) for _ in rewards])
     means = np.random.default_rng(1).normal(size=(12, 2, noise.shape[1])).repeat(8, 0).reshape(96, 2, -1)
-    scores = means[np.arange(96), (np.array(rows.rewards) > 0.5).astype(int)] + within * noise
-    parts = collected_of(rows=[replace(rows, gram=scores @ scores.T)], steps=[SimpleNamespace(step=3)])
-    return gradients.two_class_means(Answered(advantage=advantage, results={"gradients": {"rollout": parts}}))
+    scores = means[np.arange(96), (np.array(rows.rewards) > 0.5).astype(int)] + scale * noise
+    parts = {"rows": [replace(rows, gram=scores @ scores.T)], "steps": [SimpleNamespace(step=3)]}
+    return gradients.two_class_means(with_gradients("rollout", advantage=advantage, **parts))
 
 
 @pytest.mark.parametrize(
-    ("within", "verdict", "share", "tolerance"), [(0.1, "supported", 1.0, 0.02), (30.0, "contradicted", 2 / 8, 0.05)]
+    ("scale", "verdict", "share", "tolerance"),
+    [(0.1, "supported", 1.0, 0.02), (30.0, "contradicted", 2 / 8, 0.05)],
 )
-def test_equal_rows_of_a_class_are_two_rows(within: float, verdict: str, share: float, tolerance: float) -> None:
-    judged = alike(within)
+def test_equal_rows_of_a_class_are_two_rows(scale: float, verdict: str, share: float, tolerance: float) -> None:
+    judged = class_means(scale)
     assert (judged.verdict, judged.steps) == (verdict, (3,))
     assert judged.null.value == pytest.approx(2 / 8)  # eight unrelated rows of one size, four of each class
     assert judged.estimate.value == pytest.approx(share, abs=tolerance)
@@ -167,8 +164,7 @@ def test_equal_rows_of_a_class_are_two_rows(within: float, verdict: str, share: 
 
 def test_the_share_is_that_of_rows_projected_on_the_class_means() -> None:
     rows, scores = make_rows([1.0, 1.0, 0.0, 0.0, 0.0, 1.0], ["a"] * 6)
-    parts = collected_of(rows=[rows], steps=[SimpleNamespace(step=3)])
-    judged = gradients.two_class_means(Answered(results={"gradients": {"rollout": parts}}))
+    judged = gradients.two_class_means(with_gradients("rollout", rows=[rows], steps=[SimpleNamespace(step=3)]))
     weighed = (rows.rewards - rows.rewards.mean())[:, None] * scores
     fitted = np.stack([weighed[rows.rewards == reward].mean(axis=0) for reward in rows.rewards])
     assert judged.estimate.value == pytest.approx((fitted**2).sum() / (weighed**2).sum())
@@ -225,9 +221,9 @@ def cosine(first: np.ndarray, other: np.ndarray) -> float:
     return float(first @ other / np.linalg.norm(first) / np.linalg.norm(other))
 
 
-def judged(part: str, target: str, rows: StepRows) -> Judgement:
-    result = collected_of(rows=[rows], steps=[SimpleNamespace(step=rows.step)])
-    return gradients.sign_part(part, target, on_side, Answered(results={"gradients": {"rollout": result}}))
+def judged(part: str, target: str, rows: StepRows, rule: Callable[[Estimate], str] = on_side) -> Judgement:
+    evidence = with_gradients("rollout", rows=[rows], steps=[SimpleNamespace(step=rows.step)])
+    return gradients.sign_part(part, target, rule, evidence)
 
 
 @pytest.mark.slow  # a simulation
@@ -256,20 +252,19 @@ def test_a_direction_between_the_two_climbs_and_is_another(part: str) -> None:
     policy = Policy(0.9, 0.15, size=4)
     assert 0.25 < cosine(policy.expected(PARTS[part]), policy.gradient(1)) < 0.85
     rows = [policy.rows(240, seed) for seed in range(6)]
-    climbs = [judged(part, "pass@1", one).verdict for one in rows]
+    climbs = [judged(part, "pass@1", step_rows).verdict for step_rows in rows]
     assert climbs.count("contradicted") == 0
     assert climbs.count("supported") >= 4
-    is_same = partial(gradients.sign_part, part, "pass@1", partial(in_range, low=gradients.SAME_DIRECTION, high=1.0))
-    parts = [collected_of(rows=[one], steps=[SimpleNamespace(step=one.step)]) for one in rows]
-    same = [is_same(Answered(results={"gradients": {"rollout": one}})).verdict for one in parts]
+    is_same = partial(in_range, low=gradients.SAME_DIRECTION, high=1.0)
+    same = [judged(part, "pass@1", step_rows, is_same).verdict for step_rows in rows]
     assert same.count("supported") <= 1
 
 
 def test_the_step_with_most_such_groups_is_looked_at() -> None:
     policy = Policy(0.3, size=3)
     first, second = replace(policy.rows(10, 1), step=1), replace(policy.rows(200, 2), step=2)
-    parts = collected_of(rows=[first, second], steps=[SimpleNamespace(step=1), SimpleNamespace(step=2)])
-    judgement = gradients.sign_part("all_fail", "pass@G", on_side, Answered(results={"gradients": {"rollout": parts}}))
+    parts = {"rows": [first, second], "steps": [SimpleNamespace(step=1), SimpleNamespace(step=2)]}
+    judgement = gradients.sign_part("all_fail", "pass@G", on_side, with_gradients("rollout", **parts))
     assert judgement.steps == (2,)
     assert "such groups of 200, G = 3" in judgement.why
 
@@ -298,15 +293,13 @@ def around(value: float) -> Estimate:
     return between(value - 0.01, value + 0.01)
 
 
-def point(size: int, rank: Estimate, *, step: int = 1, kind: type = RankCurvePoint, **more: object) -> object:
-    null = NullRank(
-        effective_rank=around(4.0), difference=RANKS_UNKNOWN, ratio=around(0.5), two_direction_energy=RANKS_UNKNOWN
-    )
+def point(size: int, rank: Estimate, *, step: int = 1, kind: type = RankCurvePoint, **extra: object) -> object:
+    unknown = {"difference": RANKS_UNKNOWN, "two_direction_energy": RANKS_UNKNOWN}
+    null = NullRank(effective_rank=around(4.0), ratio=around(0.5), **unknown)
     fields = {"step": step, "advantage": ADVANTAGE, "group_size": size, "num_groups": 12, "num_dead": 0}
     ranked = {"effective_rank": rank, "stable_rank": rank, "participation_ratio": rank, "two_direction_energy": rank}
-    own = dict.fromkeys(("given_prompts", "summed_energy", *CHANNELS), rank) if kind is RankCurvePoint else {}
-    nulls = {"gaussian": null} if rank.is_defined else {}
-    return kind(**fields, **ranked, **own, **more, nulls=nulls)
+    ranked |= dict.fromkeys(("given_prompts", "summed_energy", *CHANNELS), rank) if kind is RankCurvePoint else {}
+    return kind(**fields, **ranked, **extra, nulls={"gaussian": null} if rank.is_defined else {})
 
 
 def judge_ranks(points: list, change: Estimate | None, seen: str = "") -> Judgement:
@@ -331,9 +324,8 @@ def test_about_two_and_whatever_the_size(rank: float, change: float, verdict: st
     judgement = judge_ranks([point(2, around(rank - change)), point(8, around(rank))], around(change))
     assert (judgement.verdict, judgement.estimate.value, judgement.null.value) == (verdict, pytest.approx(rank), 4.0)
     assert f"{change:+.2f}" in judgement.why
-    assert (
-        "from the smallest to the largest R on the same prompts (20); 0.50 [0.49, 0.51] of unrelated" in judgement.why
-    )
+    words = "from the smallest to the largest R on the same prompts (20); 0.50 [0.49, 0.51] of unrelated"
+    assert words in judgement.why
 
 
 def test_one_size_with_another_rank_contradicts_and_two_numbers_hold_together() -> None:
@@ -347,10 +339,13 @@ def test_one_size_with_another_rank_contradicts_and_two_numbers_hold_together() 
 @pytest.mark.parametrize(
     ("judged", "words"),
     [
-        (alike(0.1, "sign", ONE_PASS), "Under sign the advantages of 12 groups do not sum to zero"),
-        (alike(0.1, "negative_only", ONE_PASS), "Under negative_only the advantages of 12 groups do not sum to zero"),
-        (alike(0.1, rewards=(1.0, 0.5, 0.0, 0.0, 1.0, 0.0, 0.2, 0.0)), "have over two values"),
-        (alike(0.1, rewards=(0.0,) * 8), "No group has a gradient."),
+        (class_means(0.1, "sign", ONE_PASS), "Under sign the advantages of 12 groups do not sum to zero"),
+        (
+            class_means(0.1, "negative_only", ONE_PASS),
+            "Under negative_only the advantages of 12 groups do not sum to zero",
+        ),
+        (class_means(0.1, rewards=(1.0, 0.5, 0.0, 0.0, 1.0, 0.0, 0.2, 0.0)), "have over two values"),
+        (class_means(0.1, rewards=(0.0,) * 8), "No group has a gradient."),
         (judge_ranks([point(8, around(2.0))], None), "there is one group size"),
         (judge_ranks([point(2, RANKS_UNKNOWN), point(8, around(2.0))], around(0.0)), "there is one group size"),
         (judge_ranks([point(2, around(2.0)), point(8, around(2.0))], None), "no change is stated"),
@@ -364,49 +359,42 @@ def test_what_decides_nothing_says_why(judged: Judgement, words: str) -> None:
     assert words in judged.why
 
 
-def collected(points: list, matrix: str, **more: list) -> Collected:
-    """Twelve groups whose rank does not depend on the size, and a step before that says something else."""
-    own = [
-        GroupRank(
-            step=step,
-            advantage=ADVANTAGE,
-            matrix=name,
-            group_size=size,
-            group_id=f"g{group}",
-            rank=2 + group / 100 + off,
-            most=32,
-        )
-        for step, name, off in ((1, matrix, 1.0), (2, matrix, 0.0), (2, "other", 1.0))
+def group_ranks(matrix: str) -> list[GroupRank]:
+    """Twelve groups whose rank is larger at the largest size, and a step before that says something else."""
+    return [
+        group_rank(step, name, size, group, 2 + group / 100 + extra + 0.01 * group * (size == 8))
+        for step, name, extra in ((1, matrix, 1.0), (2, matrix, 0.0), (2, "other", 1.0))
         for size in (2, 4, 8)
         for group in range(12)
     ]
-    twist = [replace(one, rank=one.rank + 0.01 * int(one.group_id[1:]) * (one.group_size == 8)) for one in own]
-    (kind,) = more
-    return collected_of(group_ranks=twist, **{kind: [*points, *more[kind]]})
+
+
+def group_rank(step: int, matrix: str, size: int, group: int, rank: float, advantage: str = ADVANTAGE) -> GroupRank:
+    fields = {"step": step, "matrix": matrix, "group_size": size, "advantage": advantage}
+    return GroupRank(**fields, group_id=f"g{group}", rank=rank, most=32)
 
 
 def test_rollouts_are_those_of_the_last_step_by_size_and_drawn_tokens_have_no_change() -> None:
     curve = [point(8, around(2.0), step=2), point(2, around(2.0), step=2), point(8, around(9.0), step=1)]
-    evidence = Answered(results={"gradients": {"hidden": collected(curve, "rollout", curve=[])}})
-    ranks = gradients.of_rollouts("hidden", evidence)
-    assert [(one.step, one.group_size) for one in ranks.points] == [(2, 2), (2, 8)]
+    evidence = with_gradients("hidden", group_ranks=group_ranks("rollout"), curve=curve)
+    ranks = gradients.rollout_ranks("hidden", evidence)
+    assert [(point.step, point.group_size) for point in ranks.points] == [(2, 2), (2, 8)]
     assert ranks.change.value == pytest.approx(np.mean([0.01 * group for group in range(12)]))
-    assert gradients.rank_two_at_every_size(partial(gradients.of_rollouts, "hidden"), evidence).steps == (2,)
+    assert gradients.rank_two_at_every_size(partial(gradients.rollout_ranks, "hidden"), evidence).steps == (2,)
 
     def ranks_with(*seen: float) -> gradients.RankEvidence:
         tokens = [
             point(size, around(2.0), step=2, kind=TokenRankPoint, method="exact", num_rows=around(9), frac_seen=share)
             for size, share in zip((2, 8), seen, strict=True)
         ]
-        return gradients.of_tokens(
-            "token", Answered(results={"gradients": {"token": collected([], "token", token_curve=tokens)}})
-        )
+        evidence = with_gradients("token", group_ranks=group_ranks("token"), token_curve=tokens)
+        return gradients.token_ranks("token", evidence)
 
     assert ranks_with(1.0, 1.0).change is not None
     drawn = ranks_with(1.0, 0.25)
     assert (drawn.change, drawn.seen) == (None, " 25.0 % of the tokens are rows.")
     assert judge_ranks(drawn.points, drawn.change, drawn.seen).why.endswith("25.0 % of the tokens are rows.")
-    assert gradients.of_tokens("token", Answered(results={"gradients": {"token": collected_of()}})).points == []
+    assert gradients.token_ranks("token", with_gradients("token")).points == []
 
 
 def weights(*names: str) -> Answered:
@@ -415,27 +403,26 @@ def weights(*names: str) -> Answered:
         for rank, name in enumerate((None, *names), start=2)
         for size in (2, 8)
     ]
-    parts = replace(collected(points, ALL_WEIGHTS, weight_curve=[]), num_weights=3)
-    return Answered(results={"gradients": {"weight": parts}})
+    return with_gradients("weight", group_ranks=group_ranks(ALL_WEIGHTS), weight_curve=points, num_weights=3)
 
 
 def test_weights_are_all_of_them_or_the_head() -> None:
     evidence = weights("model.embed_tokens.weight", "lm_head.weight", "model.layers.0.mlp.down_proj.weight")
-    everything, head = gradients.of_weights("weight", evidence), gradients.of_head("weight", evidence)
-    assert [one.tensor for one in everything.points] == [None, None]
+    everything, head = gradients.weight_ranks("weight", evidence), gradients.head_ranks("weight", evidence)
+    assert [point.tensor for point in everything.points] == [None, None]
     assert everything.change is not None
     assert everything.seen == ""
-    drawn = gradients.of_weights("weight", weights("lm_head.weight"))
+    drawn = gradients.weight_ranks("weight", weights("lm_head.weight"))
     assert drawn.seen == " The mean is over 1 of 3 weights, drawn at random."
-    assert [one.tensor for one in head.points] == ["lm_head.weight"] * 2
-    head = gradients.of_head("weight", weights("gpt_neox.layers.0", "embed_out.weight"))
+    assert [point.tensor for point in head.points] == ["lm_head.weight"] * 2
+    head = gradients.head_ranks("weight", weights("gpt_neox.layers.0", "embed_out.weight"))
     assert head.points[0].tensor == "embed_out.weight"
 
 
 @pytest.mark.parametrize("names", [(), ("model.embed_tokens.weight", "model.layers.0.mlp.down_proj.weight")])
 def test_a_tied_head_is_no_matrix_of_its_own(names: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="No weight is the output head alone: it is tied to the embedding"):
-        gradients.of_head("weight", weights(*names))
+        gradients.head_ranks("weight", weights(*names))
 
 
 def advantage_run(lengths: tuple[int, ...], num_groups: int = 12, size: int = 4) -> Answered:
@@ -447,42 +434,42 @@ def advantage_run(lengths: tuple[int, ...], num_groups: int = 12, size: int = 4)
 
 
 def test_advantages_have_the_rank_of_their_matrix_at_every_size() -> None:
-    ranks = gradients.of_advantages("advantage", advantage_run((3,)))
-    assert [one.group_size for one in ranks.points] == [2, 4]
-    assert [one.effective_rank.value for one in ranks.points] == pytest.approx([1.0, 1.0])
+    ranks = gradients.advantage_ranks("advantage", advantage_run((3,)))
+    assert [point.group_size for point in ranks.points] == [2, 4]
+    assert [point.effective_rank.value for point in ranks.points] == pytest.approx([1.0, 1.0])
     assert ranks.change.value == pytest.approx(0.0, abs=1e-6)
-    ranks = gradients.of_advantages("advantage", advantage_run((3, 1)))
+    ranks = gradients.advantage_ranks("advantage", advantage_run((3, 1)))
     values = np.linalg.svd(0.5 * np.array([[1, 1, 1], [-1, -1, -1], [1, 0, 0], [-1, 0, 0]]), compute_uv=False)[:2]
     share = values / values.sum()
     assert ranks.points[-1].effective_rank.value == pytest.approx(np.exp(-np.sum(share * np.log(share))))
     assert ranks.change.value > 0
     with pytest.raises(InputError, match="number of tokens is not known"):
-        gradients.of_advantages("advantage", Answered())
-    alone = gradients.rank_two_at_every_size(partial(gradients.of_advantages, "advantage"), advantage_run((3,), size=1))
-    assert alone.verdict == "cannot_tell"
+        gradients.advantage_ranks("advantage", Answered())
+    judge = partial(gradients.rank_two_at_every_size, partial(gradients.advantage_ranks, "advantage"))
+    assert judge(advantage_run((3,), size=1)).verdict == "cannot_tell"
 
 
 def test_advantages_of_a_large_step_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = gradients.of_advantages("advantage", advantage_run((3, 1)))
+    complete = gradients.advantage_ranks("advantage", advantage_run((3, 1)))
     monkeypatch.setattr(gradients, "_MOST_ADVANTAGES", 20)
-    drawn = gradients.of_advantages("advantage", advantage_run((3, 1)))
-    assert (whole.seen, drawn.seen) == ("", " 4 of 12 groups were looked at.")
-    ranks = [[point.effective_rank.value for point in of.points] for of in (whole, drawn)]
+    drawn = gradients.advantage_ranks("advantage", advantage_run((3, 1)))
+    assert (complete.seen, drawn.seen) == ("", " 4 of 12 groups were looked at.")
+    ranks = [[point.effective_rank.value for point in part.points] for part in (complete, drawn)]
     assert ranks[0] == pytest.approx(ranks[1])
     monkeypatch.setattr(gradients, "MAX_READ_BACK", 20)
     with pytest.raises(InputError, match="Step 1 has 48 rollouts, too many to look at"):
-        gradients.of_advantages("advantage", advantage_run((3, 1)))
+        gradients.advantage_ranks("advantage", advantage_run((3, 1)))
 
 
 def credit(ratios: list[float], *, advantages: tuple[str, ...] = ("logged", ADVANTAGE)) -> Answered:
-    own = [
-        GroupRank(step=3, advantage=name, matrix=matrix, group_size=4, group_id=f"g{group}", rank=rank, most=32)
+    ranks = [
+        group_rank(3, matrix, 4, group, rank, name)
         for group, ratio in enumerate(ratios)
         for matrix in (ALL_WEIGHTS, "lm_head.weight")
         for name, rank in (("logged", 5.0 * ratio), (ADVANTAGE, 5.0))
         if name in advantages
     ]
-    parts = collected_of(group_ranks=own, steps=[SimpleNamespace(step=3)])
+    parts = collected_of(group_ranks=ranks, steps=[SimpleNamespace(step=3)])
     return Answered(results={"credited": ("the logged advantages of tokens", parts)})
 
 
@@ -500,21 +487,16 @@ def test_credit_for_tokens_is_a_ratio_paired_by_group(ratios: list[float], verdi
     assert (judgement.verdict, judgement.steps, judgement.null.value) == (verdict, (3,), 1.0)
     assert judgement.estimate.value == pytest.approx(np.mean(ratios))
     assert f"with the outcome's, on {len(ratios)} groups" in judgement.why
-    alone = gradients.higher_with_token_credit(credit(ratios, advantages=("logged",)))
-    assert (alone.verdict, alone.why) == ("cannot_tell", "No group has a gradient under both advantages.")
+    single = gradients.higher_with_token_credit(credit(ratios, advantages=("logged",)))
+    assert (single.verdict, single.why) == ("cannot_tell", "No group has a gradient under both advantages.")
 
 
 def change(first: int, last: int, *, overlap: float = 0.1, null: float = 0.1, changed: float | None = 0.1) -> object:
     unknown = Estimate.undefined_because("the base model is not on this disk")
-    return SimpleNamespace(
-        first=first,
-        last=last,
-        principal_overlap=unknown if changed is None else Estimate.exact(overlap),
-        principal_null=Estimate.exact(null),
-        spectrum_drift=unknown if changed is None else Estimate.exact(overlap),
-        spectrum_drift_null=Estimate.exact(null),
-        bfloat16_changed=unknown if changed is None else Estimate.exact(changed),
-    )
+    shares = {"principal_overlap": overlap, "spectrum_drift": overlap, "bfloat16_changed": changed}
+    numbers = {name: unknown if changed is None else Estimate.exact(share) for name, share in shares.items()}
+    nulls = dict.fromkeys(("principal_null", "spectrum_drift_null"), Estimate.exact(null))
+    return SimpleNamespace(first=first, last=last, **numbers, **nulls)
 
 
 def judge_weights(judge, *changes: object) -> Judgement:
@@ -562,9 +544,7 @@ def test_without_initial_weights_nobody_can_tell() -> None:
         gradients.inherits_singular_values,
     ):
         judgement = judge_weights(judge, change(0, 4), change(0, 4, changed=None))
-        assert (judgement.verdict, judgement.why) == (
-            "cannot_tell",
-            "The initial weights of fewer than two matrices are on disk.",
-        )
+        assert judgement.verdict == "cannot_tell"
+        assert judgement.why == "The initial weights of fewer than two matrices are on disk."
         with pytest.raises(InputError, match="An update needs two checkpoints of one kind, and there are 0"):
             judge(Answered())

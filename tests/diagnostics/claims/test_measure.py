@@ -1,5 +1,6 @@
 """From a run to one row a claim."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from gradscope.estimate import Estimate
 from gradscope.rollouts.run import Run, WeightsRef
 from tests.diagnostics.claims.made_up_evidence import Answered, collected_of
 from tests.diagnostics.made_up_runs import group_of, run_of, two_steps
+from tests.rollouts.readers.lines import write_lines
 
 
 def claim(judge, name: str = "mine") -> Claim:
@@ -46,9 +48,8 @@ def seen(run: Run, monkeypatch: pytest.MonkeyPatch, **options: object) -> Eviden
 
 def test_formulation_and_steps_are_the_named_ones_or_those_with_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen(run_with(range(1, 3), range(2)), monkeypatch).advantage == "dr_grpo"
-    assert (
-        seen(run_with(range(1, 3), range(2)), monkeypatch, options=ClaimOptions(advantage="sign")).advantage == "sign"
-    )
+    options = ClaimOptions(advantage="sign")
+    assert seen(run_with(range(1, 3), range(2)), monkeypatch, options=options).advantage == "sign"
     with pytest.raises(UsageError, match="There is no advantage formulation 'nope'"):
         measure_claims("anything", options=ClaimOptions(advantage="nope"))
     run = run_with(range(1, 10), range(0, 9, 2), {3: "two updates share these rollouts"})
@@ -69,11 +70,7 @@ def test_at_most_five_steps_from_first_to_last(num_steps: int, chosen: tuple[int
     [
         (run_with(range(1, 3), range(2)), {"gradients": False}, "Gradients were not recomputed, as asked"),
         (run_with(range(1, 3), range(0)), {}, "the weights after 0 updates, which made step 1, are not on disk"),
-        (
-            run_with(range(1, 3), range(1), {1: "A window of steps."}),
-            {},
-            "No gradient was recomputed: A window of steps",
-        ),
+        (run_with(range(1, 3), range(1), {1: "A window."}), {}, "No gradient was recomputed: A window"),
         (run_with(range(1), range(0)), {}, "which weights made step 0 is not known: steps are counted from 1"),
     ],
 )
@@ -126,15 +123,12 @@ def test_recomputed_steps_and_the_engine_are_reported() -> None:
 
 
 def test_a_log_of_rewards_is_held_against_every_claim(tmp_path: Path) -> None:
-    rows = "".join(
-        f'{{"prompt_id": "p{prompt}", "step": {step}, "reward": {int((prompt * sample) % 3 == 0)}}}\n'
-        for step in range(1, 5)
-        for prompt in range(12)
-        for sample in range(4)
+    rows = (
+        {"prompt_id": f"p{prompt}", "step": step, "reward": int((prompt * sample) % 3 == 0)}
+        for step, prompt, sample in product(range(1, 5), range(12), range(4))
     )
-    (tmp_path / "log.jsonl").write_text(rows)
-    report = measure_claims(tmp_path / "log.jsonl")
-    assert [row.name for row in report.claims] == [one.name for one in CLAIMS]
+    report = measure_claims(write_lines(tmp_path / "log.jsonl", *rows))
+    assert [row.name for row in report.claims] == [claim.name for claim in CLAIMS]
     assert report.source.num_rows == 192
     defined = {row.name for row in report.claims if row.estimate.is_defined}
     assert {"dead_groups.excess", "dead_groups.failures", "dead_groups.persist", "sparser.groups"} <= defined
@@ -155,11 +149,11 @@ def read(folder: Path, text: str) -> tuple[Claim, ...]:
     return read_claims(file)
 
 
-def log(num_groups: int = 40, **more: object) -> Answered:
+def log(num_groups: int = 40, **fields: object) -> Answered:
     groups = [
         group_of([1.0, 0.0, float(index % 2)], step=1 + index % 2, prompt=f"p{index}") for index in range(num_groups)
     ]
-    return Answered(run=run_of(*groups, **more), no_gradients="nobody asked for gradients")
+    return Answered(run=run_of(*groups, **fields), no_gradients="nobody asked for gradients")
 
 
 @pytest.mark.parametrize(
@@ -234,8 +228,8 @@ def test_files_that_are_no_toml(tmp_path: Path) -> None:
 def test_claims_on_dead_groups_are_open_where_a_filter_has_dropped_them() -> None:
     passing = [[1.0, float(n % 4 == 0), 0.0, 0.0] for n in range(200)]
     run = run_of(*(group_of(rewards, step=n // 20, prompt=str(n % 20)) for n, rewards in enumerate(passing)))
-    of_dead = [row.why for row in claims_of(Evidence(run=run, steps=())).claims if row.name.startswith("dead_groups.")]
-    assert set(of_dead) == {"A filter has probably dropped dead groups before they were logged."}
+    reasons = [row.why for row in claims_of(Evidence(run=run, steps=())).claims if row.name.startswith("dead_groups.")]
+    assert set(reasons) == {"A filter has probably dropped dead groups before they were logged."}
 
 
 def test_what_must_not_be_computed_for_claims_leaves_them_out() -> None:

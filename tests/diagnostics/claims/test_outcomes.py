@@ -22,7 +22,7 @@ from gradscope.metrics.outcomes.jensen_gap import estimate_gap_parts
 from gradscope.metrics.sampler import UNDECIDED, UNLIKELY, TokenCell
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.rollouts.run import Run
-from tests.diagnostics.claims.made_up_evidence import Answered, between, collected_of
+from tests.diagnostics.claims.made_up_evidence import Answered, between, with_gradients
 from tests.diagnostics.made_up_runs import group_of, run_of, samples
 from tests.diagnostics.rank.made_up_parts import made_up
 
@@ -36,14 +36,11 @@ def log(
 ) -> Run:
     """New prompts at every step, or the same; the pass rate is a function of the step and of the place in it."""
     rng = np.random.default_rng(seed)
+    cells = [(step, index) for step in range(1, steps + 1) for index in range(a_step)]
+    rewards = ((rng.random(size) < rate(*cell)).astype(float).tolist() for cell in cells)
+    names = (f"{step * new}-{index}" for step, index in cells)
     return run_of(
-        *(
-            group_of(
-                (rng.random(size) < rate(step, index)).astype(float).tolist(), step=step, prompt=f"{step * new}-{index}"
-            )
-            for step in range(1, steps + 1)
-            for index in range(a_step)
-        )
+        *(group_of(row, step=step, prompt=name) for (step, _), row, name in zip(cells, rewards, names, strict=True))
     )
 
 
@@ -53,16 +50,15 @@ def numbers_of(run: Run) -> SimpleNamespace:
     overall = DegeneracyOptions(resampling=FEW).estimates([table])[0]
     between_prompts, over_time = estimate_gap_parts(table.draws, overall.jensen_gap, None)
     parts = SimpleNamespace(between_prompts=between_prompts, over_time=over_time)
-    stays, of_visit = estimate_rate_parts(table.step, table.prompt, table.size, table.num_passing, resampling=FEW)
-    returns = SimpleNamespace(between_prompts=stays, between_visits=of_visit)
+    prompts, visits = estimate_rate_parts(table.step, table.prompt, table.size, table.num_passing, resampling=FEW)
+    returns = SimpleNamespace(between_prompts=prompts, between_visits=visits)
     shares = ("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "iid_prediction", "jensen_gap", "pass_rate")
-    return SimpleNamespace(
-        gap_decomposition=parts, overdispersion=returns, **{name: getattr(overall, name) for name in shares}
-    )
+    numbers = {name: getattr(overall, name) for name in shares}
+    return SimpleNamespace(gap_decomposition=parts, overdispersion=returns, **numbers)
 
 
 def verdicts(judge: Callable[..., Judgement], reports: list[SimpleNamespace]) -> list[str]:
-    return [judge(Answered(results={"degeneracy": one})).verdict for one in reports]
+    return [judge(Answered(results={"degeneracy": report})).verdict for report in reports]
 
 
 def by_degeneracy(judge: Callable[..., Judgement], **fields: object) -> Judgement:
@@ -83,9 +79,8 @@ def test_an_excess_is_above_zero_and_perhaps_a_point(ends: tuple[float, float], 
     shares = {"frac_reward_zero_std": between(0.3, 0.5), "iid_prediction": between(0.1, 0.2)}
     judgement = by_degeneracy(outcomes.dead_beyond_prediction, jensen_gap=between(*ends), **shares)
     assert judgement.verdict == verdict
-    assert judgement.why.startswith(
-        "40.0 % [30.0 %, 50.0 %] of the groups are dead; one pass rate for all would give 15.0"
-    )
+    words = "40.0 % [30.0 %, 50.0 %] of the groups are dead; one pass rate for all would give 15.0"
+    assert judgement.why.startswith(words)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +106,7 @@ def test_larger_needs_intervals_that_do_not_meet(first, second, verdict: str) ->
 
 
 @pytest.mark.parametrize(
-    ("stays", "of_visit", "verdict"),
+    ("prompts", "visits", "verdict"),
     [
         (between(0.02, 0.03), between(0.0, 0.01), "supported"),
         (between(0.0, 0.03), between(0.0, 0.01), "cannot_tell"),
@@ -119,23 +114,18 @@ def test_larger_needs_intervals_that_do_not_meet(first, second, verdict: str) ->
         (UNKNOWN, UNKNOWN, "cannot_tell"),
     ],
 )
-def test_what_is_of_the_visit_is_no_difficulty_of_prompts(stays: Estimate, of_visit: Estimate, verdict: str) -> None:
+def test_what_is_of_the_visit_is_no_difficulty_of_prompts(prompts: Estimate, visits: Estimate, verdict: str) -> None:
     parts = SimpleNamespace(between_prompts=between(0.1, 0.2), over_time=between(0.0, 0.05))
-    returns = SimpleNamespace(between_prompts=stays, between_visits=of_visit)
+    returns = SimpleNamespace(between_prompts=prompts, between_visits=visits)
     gap = {"jensen_gap": between(0.1, 0.4), "gap_decomposition": parts}
     judgement = by_degeneracy(outcomes.excess_from_prompts, **gap, overdispersion=returns)
     assert judgement.verdict == verdict
-    assert ("no prompt returns" in judgement.why) == (stays is UNKNOWN)
+    assert ("no prompt returns" in judgement.why) == (prompts is UNKNOWN)
 
 
 def test_rewards_that_are_not_binary_have_no_gap_and_no_kinds() -> None:
-    fields = {
-        "jensen_gap": UNKNOWN,
-        "frac_reward_zero_std": between(0.1, 0.2),
-        "frac_all_fail": between(0.1, 0.2),
-        "frac_all_pass": UNKNOWN,
-        "pass_rate": UNKNOWN,
-    }
+    fields = dict.fromkeys(("jensen_gap", "frac_all_pass", "pass_rate"), UNKNOWN)
+    fields |= dict.fromkeys(("frac_reward_zero_std", "frac_all_fail"), between(0.1, 0.2))
     half = SimpleNamespace(between_prompts=between(0.1, 0.2), over_time=UNKNOWN)
     for judge in (outcomes.dead_beyond_prediction, outcomes.dead_groups_are_failures, outcomes.excess_from_prompts):
         judgement = by_degeneracy(judge, **fields, gap_decomposition=half)
@@ -149,8 +139,8 @@ def returns(num_dead_again: int, num_prompts: int = 40) -> Answered:
     half = num_prompts // 2
     dead = [index < num_dead_again or half <= index < half + half // 2 for index in range(num_prompts)]
     first = [group_of([1.0, 1.0 - (index >= half)], step=1, prompt=f"p{index}") for index in range(num_prompts)]
-    again = [group_of([1.0, float(one)], step=2, prompt=f"p{index}") for index, one in enumerate(dead)]
-    return Answered(run=run_of(*first, *again))
+    second = [group_of([1.0, float(is_dead)], step=2, prompt=f"p{index}") for index, is_dead in enumerate(dead)]
+    return Answered(run=run_of(*first, *second))
 
 
 @pytest.mark.parametrize(
@@ -225,16 +215,15 @@ def test_dead_groups_mostly_fail_on_hard_tasks_alone(rate: tuple[float, float], 
 
 
 def barrier(rate: Callable[[int, int], float], seed: int, *, size: int = 8) -> Judgement:
-    return outcomes.all_fail_is_exponential(
-        Answered(run=log(rate, seed, steps=8, a_step=40, size=size), resampling=FEW)
-    )
+    run = log(rate, seed, steps=8, a_step=40, size=size)
+    return outcomes.all_fail_is_exponential(Answered(run=run, resampling=FEW))
 
 
 def test_one_rate_makes_a_power_and_prompts_that_differ_do_not() -> None:
-    alike = barrier(lambda step, index: 0.3, 0)
-    assert (alike.verdict, alike.estimate.side_of_zero) == ("supported", 0)
+    equal = barrier(lambda step, index: 0.3, 0)
+    assert (equal.verdict, equal.estimate.side_of_zero) == ("supported", 0)
     # (1 + .7 + .343 ...) by hand: .7, .7^4 and .7^7; a line would have the mean of the ends
-    assert alike.null.value == pytest.approx((0.7 + 0.7**7) / 2 - 0.7**4, abs=0.03)
+    assert equal.null.value == pytest.approx((0.7 + 0.7**7) / 2 - 0.7**4, abs=0.03)
     differ = barrier(lambda step, index: 0.02 if index % 2 else 0.6, 0)
     assert differ.verdict == "contradicted"
     # half at .98, half at .4
@@ -279,8 +268,8 @@ def judged(judge, weighed: dict[int, WeighedTokens], changes: dict[int, TokenCha
 def with_advantages(sign: float, seed: int = 0) -> WeighedTokens:
     """Tokens whose advantages go with their log-probabilities, against them, or with neither."""
     weighed, rng = made_up(seed, num_groups=8).weighed, np.random.default_rng(seed)
-    own = sign * np.sign(weighed.tokens.logprobs - np.median(weighed.tokens.logprobs))
-    advantages = own if sign else rng.choice([-1.0, 1.0], len(own))
+    advantages = sign * np.sign(weighed.tokens.logprobs - np.median(weighed.tokens.logprobs))
+    advantages = advantages if sign else rng.choice([-1.0, 1.0], len(advantages))
     return replace(weighed, tokens=replace(weighed.tokens, advantages=advantages))
 
 
@@ -289,7 +278,7 @@ def test_likely_tokens_are_rewarded_where_both_vary_together(sign: float, verdic
     steps = {step: with_advantages(sign, seed=step) for step in (1, 6)}
     judgement = judged(outcomes.likely_are_rewarded, steps, {})
     assert (judgement.verdict, judgement.null.value, judgement.steps) == (verdict, 0.0, (1, 6))
-    parts = [np.cov(one.tokens.logprobs, one.tokens.advantages, bias=True)[0, 1] for one in steps.values()]
+    parts = [np.cov(step.tokens.logprobs, step.tokens.advantages, bias=True)[0, 1] for step in steps.values()]
     assert judgement.estimate.value == pytest.approx(np.mean(parts))  # steps of as many tokens
     assert judgement.why == "Over 288 tokens of 16 groups, each beside the means of its own step."
 
@@ -311,12 +300,14 @@ def later(weighed: WeighedTokens, change: float, seed: int = 0) -> TokenChange:
 )
 def test_the_entropy_falls_where_likely_tokens_are_rewarded(sign: float, change: float, verdict: str) -> None:
     """The change is that of the weights on disk: no gradient, and no optimizer's step, is looked at."""
-    weighed = {step: with_advantages(sign, seed=seed) for step, seed in ((5, 1), (10, 6))}
-    weighed = {step: replace(one, products=np.zeros_like(one.products)) for step, one in weighed.items()}
-    changes = {step: later(one, change, seed=step) for step, one in weighed.items()}
+    weighed, changes = {}, {}
+    for step, seed in ((5, 1), (10, 6)):
+        tokens = with_advantages(sign, seed=seed)
+        weighed[step] = replace(tokens, products=np.zeros_like(tokens.products))
+        changes[step] = later(tokens, change, seed=step)
     judgement = judged(outcomes.changes_as_predicted, weighed, changes)
     assert (judgement.verdict, judgement.null.value, judgement.steps) == (verdict, 0.0, (5, 10))
-    assert judgement.estimate.value == pytest.approx(np.mean([one.entropies.mean() for one in changes.values()]))
+    assert judgement.estimate.value == pytest.approx(np.mean([change.entropies.mean() for change in changes.values()]))
     assert "which are 2 of the 10 between the checkpoints" in judgement.why
 
 
@@ -330,7 +321,7 @@ def test_steps_without_later_weights_are_left_out() -> None:
             judge(Answered(no_gradients="nobody asked"))
 
 
-def of_step(shares: list[float], *, step: int = 1, kind: TokenCell = UNDECIDED, scale: float = 1.0) -> KindEnergy:
+def energy_of(shares: list[float], *, step: int = 1, kind: TokenCell = UNDECIDED, scale: float = 1.0) -> KindEnergy:
     """Groups of energies 1, 2, ... of which the kind has these shares, and a fifth of ten tokens each."""
     energy = scale * np.arange(1.0, len(shares) + 1)
     return KindEnergy(
@@ -344,9 +335,7 @@ def of_step(shares: list[float], *, step: int = 1, kind: TokenCell = UNDECIDED, 
 
 
 def judge_tokens(*energies: KindEnergy, kind: TokenCell = UNDECIDED) -> Judgement:
-    return outcomes.has_most_energy(
-        kind, Answered(results={"gradients": {"token": collected_of(energies=list(energies))}})
-    )
+    return outcomes.has_most_energy(kind, with_gradients("token", energies=list(energies)))
 
 
 @pytest.mark.parametrize(
@@ -359,7 +348,7 @@ def judge_tokens(*energies: KindEnergy, kind: TokenCell = UNDECIDED) -> Judgemen
     ],
 )
 def test_most_is_half_of_the_energy(shares: list[float], verdict: str) -> None:
-    judgement = judge_tokens(of_step(shares), of_step([0.0] * len(shares), kind=UNLIKELY))
+    judgement = judge_tokens(energy_of(shares), energy_of([0.0] * len(shares), kind=UNLIKELY))
     assert judgement.verdict == verdict
     weights = np.arange(1.0, len(shares) + 1)
     assert judgement.estimate == ratio_over_groups(weights * shares, weights)
@@ -368,14 +357,14 @@ def test_most_is_half_of_the_energy(shares: list[float], verdict: str) -> None:
 
 
 def test_groups_of_all_steps_count_by_their_energy_where_the_kind_has_any() -> None:
-    judgement = judge_tokens(of_step([0.9] * 3), of_step([0.1, 0.11, 0.12], step=6, scale=100.0))
+    judgement = judge_tokens(energy_of([0.9] * 3), energy_of([0.1, 0.11, 0.12], step=6, scale=100.0))
     assert judgement.verdict == "contradicted"
     assert judgement.estimate.num_units == 6
     assert judgement.steps == (1, 6)
     assert judgement.why.startswith("Such tokens are 20.0 % of those with an advantage, in 6 groups at 2 steps;")
-    none = judge_tokens(of_step([0.0] * 4, kind=UNLIKELY), kind=UNLIKELY)
-    assert (none.verdict, none.estimate.value) == ("cannot_tell", 0.0)
-    assert none.why == "No token of probability below 0.25 has a gradient."
+    zero = judge_tokens(energy_of([0.0] * 4, kind=UNLIKELY), kind=UNLIKELY)
+    assert (zero.verdict, zero.estimate.value) == ("cannot_tell", 0.0)
+    assert zero.why == "No token of probability below 0.25 has a gradient."
     assert judge_tokens().why == "No step has a gradient and a logged advantage of every token."
     with pytest.raises(InputError, match="nobody asked"):
         outcomes.has_most_energy(UNDECIDED, Answered(no_gradients="nobody asked"))
@@ -388,8 +377,8 @@ def moved(slope: float, *, seed: int = 0, signs: bool = True) -> Judgement:
         drawn = made_up(step, num_groups=8).weighed
         advantages = rng.choice([-1.0, 1.0], len(drawn.tokens.groups)) if signs else np.ones(len(drawn.tokens.groups))
         weighed[step] = replace(drawn, tokens=replace(drawn.tokens, advantages=advantages))
-        own = slope * advantages + 0.1 * drawn.tokens.logprobs + 0.1 * rng.normal(size=len(advantages))
-        changes[step] = TokenChange(first=step - 1, last=step + 4, logprobs=own, entropies=0.0 * own)
+        logprobs = slope * advantages + 0.1 * drawn.tokens.logprobs + 0.1 * rng.normal(size=len(advantages))
+        changes[step] = TokenChange(first=step - 1, last=step + 4, logprobs=logprobs, entropies=0.0 * logprobs)
     return judged(outcomes.moves_with_advantage, weighed, changes)
 
 

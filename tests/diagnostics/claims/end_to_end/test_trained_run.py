@@ -65,16 +65,16 @@ def test_each_matrix_is_the_one_of_rank(
 
 
 def test_without_gradients_only_claims_about_them_are_open(tiny_run: Path, report: ClaimsReport) -> None:
-    without = measure_claims(tiny_run, gradients=False)
-    assert (without.steps, without.engine) == ((), {})
-    asked = "Gradients were not recomputed, as asked (--no-gradients)."
-    refused = {row.name for row in without.claims if row.why == asked}
-    assert {row.verdict for row in without.claims if row.name in refused} == {"cannot_tell"}
+    bare = measure_claims(tiny_run, gradients=False)
+    assert (bare.steps, bare.engine) == ((), {})
+    reason = "Gradients were not recomputed, as asked (--no-gradients)."
+    refused = {row.name for row in bare.claims if row.why == reason}
+    assert {row.verdict for row in bare.claims if row.name in refused} == {"cannot_tell"}
     sparser = ("sparser.rollouts", "sparser.tokens", "sparser.entries")
     recomputed = ("rank_two", "rank_rises", *sparser, "optimal", "sign", "tokens", "entropy")
-    expected = {one.name for one in CLAIMS if one.name.startswith((*recomputed, "negative"))} - {"rank_two.advantages"}
-    assert refused == expected
-    for row in without.claims:
+    names = {claim.name for claim in CLAIMS if claim.name.startswith((*recomputed, "negative"))}
+    assert refused == names - {"rank_two.advantages"}
+    for row in bare.claims:
         if row.name not in refused:
             assert row == row_of(report, row.name)
 
