@@ -1,4 +1,4 @@
-"""What a comparison says in words: what the tests decide, and what they leave open."""
+"""The sentences of a comparison: what the tests decide, and what they leave open."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _UNITS: dict[str, tuple[str, str | Callable[[float], str], str]] = {
         for trend, title in (("", ""), ("_trend", "trend of the "))
     },
 }
-"""Metric of two runs -> its title, how its difference is written, and its unit."""
-_OF_UPDATES = ("mean_entropy", "mean_kl", "mean_grad_norm")  # which differ between models whatever they learn
+"""Metric of two runs -> its title, the format of its difference, and its unit."""
+_UPDATE_METRICS = ("mean_entropy", "mean_kl", "mean_grad_norm")  # which differ between models whatever they learn
 
 
 def compare_findings(comparison: Comparison) -> tuple[str, ...]:
     """What the tests decide, what they leave open, and what they cannot say, in sentences for people."""
-    apart = comparison.cautions[:1] if comparison.num_common_steps == 0 else ()
+    no_common = comparison.cautions[:1] if comparison.num_common_steps == 0 else ()
     return (
-        *(apart or _two_runs(comparison)),
+        *(no_common or _two_runs(comparison)),
         *conflicts_of_runs(comparison.rewards),
         *_claims(comparison),
-        *comparison.cautions[len(apart) :],
+        *comparison.cautions[len(no_common) :],
         *_caution(comparison),
         *(f"{folder} is left out: {reason}." for folder, reason in comparison.left_out.items()),
         *_open(comparison),
@@ -50,7 +50,7 @@ def compare_findings(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _two_runs(comparison: Comparison) -> Iterator[str]:
-    """Of two runs alone the one difference that chance explains least, or that it may explain all."""
+    """For two runs the difference that chance explains least, or that it may explain all."""
     pairs = [pair for pair in comparison.pairs if pair.within_runs is not None]
     if not pairs:
         return
@@ -66,22 +66,25 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
         start = "Of means and trends over all steps none is" if comparison.parting or comparison.levels_left else start
         yield f"{start} beyond chance ({len(pairs)} looked at: {looked_at})."
         return
-    sure.sort(key=lambda entry: (entry[0].metric in _OF_UPDATES, -entry[1].effect_over_interval))
-    entries = [(_UNITS.get(pair.metric, (pair.metric, "+.3f", "")), difference) for pair, difference in sure]
-    surest, *further = [f"{title} {with_interval(of, form)}{unit}" for (title, form, unit), of in entries]
-    is_of_others = comparison.num_shared_prompts == 0
+    sure.sort(key=lambda entry: (entry[0].metric in _UPDATE_METRICS, -entry[1].effect_over_interval))
+    texts = []
+    for pair, difference in sure:
+        title, form, unit = _UNITS.get(pair.metric, (pair.metric, "+.3f", ""))
+        texts.append(f"{title} {with_interval(difference, form)}{unit}")
+    is_unpaired = comparison.num_shared_prompts == 0
     beyond = "beyond the chance of prompts" if _is_of_prompts(comparison) else "beyond chance"
-    yield f"{second} beside {first}: {surest}, which is {beyond}{', but may be that of other prompts' * is_of_others}."
-    if further:
-        yield f"Beyond it, too: {'; '.join(further)}."
+    yield f"{second} beside {first}: {texts[0]}, which is {beyond}{', but may be that of other prompts' * is_unpaired}."
+    if texts[1:]:
+        yield f"Beyond it, too: {'; '.join(texts[1:])}."
     yield from comparison.levels_left
 
 
 def parting_sentence(first: str, second: str, moved: Jump) -> str:
-    """Where the mean rewards of two runs part, and how far; ``moved`` is that of their differences."""
-    goes = f"from {moved.before:+.3g} to {moved.after:+.3g} and ends at {moved.end:+.3g}"
-    which = f"{second} parts from {first} at step {moved.step}: its mean reward beside the other's"
-    return f"{which} goes {goes} (medians of {moved.num_median} steps)."
+    """Where the mean rewards of two runs part, and how far; ``moved`` is the jump of their difference."""
+    return (
+        f"{second} parts from {first} at step {moved.step}: its mean reward beside the other's goes from "
+        f"{moved.before:+.3g} to {moved.after:+.3g} and ends at {moved.end:+.3g} (medians of {moved.num_median} steps)."
+    )
 
 
 def _is_of_prompts(comparison: Comparison) -> bool:
@@ -91,10 +94,10 @@ def _is_of_prompts(comparison: Comparison) -> bool:
     return comparison.source.kind != "metrics" and comparison.num_common_steps < MIN_STEPS
 
 
-def shared_prompts(num_shared: int, num_all: int, where: str) -> str:
+def shared_prompts(num_shared: int, num_all: int, runs: str) -> str:
     """How many prompts runs have in common, and what follows where they have none."""
     caution = "" if num_shared else ": a difference may be that of the prompts"
-    return f"{num_shared:,} of {num_all:,} prompts are in {where}{caution}."
+    return f"{num_shared:,} of {num_all:,} prompts are in {runs}{caution}."
 
 
 def _claims(comparison: Comparison) -> Iterator[str]:
@@ -162,17 +165,16 @@ def _caution(comparison: Comparison) -> Iterator[str]:
             "held-out samples compare like with like."
         )
     fewest = min(pair.num_pairs for pair in comparison.pairs)
-    within = [(pair.within_runs, pair.verdict) for pair in comparison.pairs if pair.within_runs is not None]
-    if within:
-        of = "steps" if comparison.source.kind == "metrics" else "prompts and steps"
+    changes = [(pair.within_runs, pair.verdict) for pair in comparison.pairs if pair.within_runs is not None]
+    if changes:
         steps = comparison.num_common_steps
         few = f": {counted(steps, 'step')} {'does' if steps == 1 else 'do'} not tell how far a policy wanders"
         few = few * bool(steps and _is_of_prompts(comparison))
-        of = of.removesuffix(" and steps" if few or not steps else "")
-        of = f"the {of} of the two runs"
-        yield f"These intervals are over {of} and do not cover other seeds, so no test is made{few}."
-        if steps and any(difference.side_of_zero and verdict == "open" for difference, verdict in within):
-            yield f"A metric differs where zero is outside its interval, widened for the {len(within)} looked at."
+        units = "prompts" if few or not steps else "prompts and steps"
+        units = f"the {'steps' if comparison.source.kind == 'metrics' else units} of the two runs"
+        yield f"These intervals are over {units} and do not cover other seeds, so no test is made{few}."
+        if steps and any(difference.side_of_zero and verdict == "open" for difference, verdict in changes):
+            yield f"A metric differs where zero is outside its interval, widened for the {len(changes)} looked at."
     elif fewest < 2:
         yield (
             "Some cells share fewer than two seeds: their differences have no interval and no test. `gradscope report` "

@@ -40,7 +40,7 @@ def passk_findings(
             if number
         ),
         *dict.fromkeys(sentence for comparison in comparisons for sentence in _worth(comparison)),
-        *(sentence for table in tables for sentence in _of_samples(table, is_told=any(num_copies))),
+        *(sentence for table in tables for sentence in _sample_notes(table, has_copies=any(num_copies))),
         *(reached if comparisons else ()),
     )
 
@@ -54,20 +54,20 @@ _NUMBERED = (
 
 
 def evaluation_findings(tables: Sequence[PassAtKTable]) -> tuple[str, ...]:
-    """What a folder of evaluations holds, which of them are not whole, and which could not be read."""
-    about = [(table, table.evaluation) for table in tables if table.evaluation is not None]
-    logs = {table.source.path: (table, evaluation) for table, evaluation in about}
+    """The contents of a folder of evaluations, those that are not whole, and those that could not be read."""
+    pairs = [(table, table.evaluation) for table in tables if table.evaluation is not None]
+    logs = {table.source.path: (table, evaluation) for table, evaluation in pairs}
     counts = [
         counted(len(values), noun)
         for noun in ("task", "model", "scorer")
-        if (values := {getattr(evaluation, noun) for _, evaluation in about} - {""})
+        if (values := {getattr(evaluation, noun) for _, evaluation in pairs} - {""})
     ]
     unfinished = [(path, evaluation.unfinished) for path, (_, evaluation) in logs.items() if evaluation.unfinished]
     broken = [(path, table) for path, (table, _) in logs.items() if not table.num_prompts]
     short = f" {len(unfinished)} did not succeed." if unfinished else ""
     return (
         f"{len(logs)} evaluations: {', '.join(counts)}, none of them pooled.{short}",
-        *(f"{Path(path).name}: the evaluation {how}." for path, how in unfinished),
+        *(f"{Path(path).name}: the evaluation {state}." for path, state in unfinished),
         *_first_only(tables),
         *(f"{Path(path).name}: {table.rows[0].pass_at_k.undefined}." for path, table in broken),
     )
@@ -90,18 +90,18 @@ _UNDECIDED: dict[tuple[int, int], str] = {
 def reach_finding(comparison: PassAtKComparison) -> str:
     """The verdict on two policies with its evidence: the differences at the smallest and the largest budget."""
     common = counted(comparison.num_prompts, "prompt")
-    only = f", over {common} in both and without {comparison.num_unpaired:,} in one" * (comparison.num_unpaired > 0)
-    pair = f"{comparison.second} against {comparison.first}{only}"
+    unpaired = f", over {common} in both and without {comparison.num_unpaired:,} in one" * (comparison.num_unpaired > 0)
+    pair = f"{comparison.second} against {comparison.first}{unpaired}"
     defined = [row for row in comparison.rows if row.difference.value is not None]
     if not defined:
         return f"{comparison.first} and {comparison.second} have no budget in common."
-    alone = f"{with_interval(defined[0].difference, '+.3f')} at k = {defined[0].k}; " if len(defined) == 1 else ""
+    single = f"{with_interval(defined[0].difference, '+.3f')} at k = {defined[0].k}; " if len(defined) == 1 else ""
     turn = "" if comparison.crossover_k is None else f"; the sign has turned at k = {comparison.crossover_k}"
     verdict: str = comparison.verdict
     if verdict == "undecided":
         ends = defined[0].difference.side_of_zero, defined[-1].difference.side_of_zero
         verdict = _UNDECIDED.get(ends if len(defined) > 1 else (0, 0), _OPEN)
-    return f"{pair}: {alone}{comparison.evidence}{turn}. Verdict: {verdict}."
+    return f"{pair}: {single}{comparison.evidence}{turn}. Verdict: {verdict}."
 
 
 def _reach(table: PassAtKTable) -> str:
@@ -113,14 +113,14 @@ def _reach(table: PassAtKTable) -> str:
     return f"{table.name}: {figures} over {counted(table.num_prompts, 'prompt')}."
 
 
-def _of_samples(table: PassAtKTable, *, is_told: bool) -> Iterator[str]:
+def _sample_notes(table: PassAtKTable, *, has_copies: bool) -> Iterator[str]:
     """That more samples of a prompt change nothing, where five prompts pass and five fail; and the forecast."""
     last = [row for row in table.rows if row.k > 1 and row.pass_at_k.is_defined][-1:]
     share = next((row.pass_at_k.value or 0.0 for row in last if row.pass_at_k.value == row.pass_hat_k.value), 0.0)
-    if not is_told and min(share, 1 - share) * table.num_prompts >= 5:
+    if not has_copies and min(share, 1 - share) * table.num_prompts >= 5:
         yield f"{table.name}: all samples of a prompt agree: are they copies (temperature 0)?"
-    fewest, most = table.num_samples
-    samples = f"{fewest}{f' to {most}' * (most > fewest)} samples"
+    low, high = table.num_samples
+    samples = f"{low}{f' to {high}' * (high > low)} samples"
     for forecast in [row for row in table.forecasts if row.pass_at_k.is_defined][-1:]:
         yield (
             f"{table.name}: pass@{forecast.k} is forecast at {with_interval(forecast.pass_at_k, '.3f')} from "

@@ -86,8 +86,8 @@ def tau_bench(data: Path) -> Run:
 def with_tokens(run: Run) -> Run:
     """The same run; a passing rollout has 3 tokens, a failing one 1."""
     lengths = [[3 if reward else 1 for reward in group.rewards] for group in run.groups]
-    ids = [[(7,) * length for length in of_group] for of_group in lengths]
-    groups = (with_fields(group, completion_ids=own) for group, own in zip(run.groups, ids, strict=True))
+    ids = [[(7,) * length for length in group_lengths] for group_lengths in lengths]
+    groups = (with_fields(group, completion_ids=row) for group, row in zip(run.groups, ids, strict=True))
     return replace(run, groups=tuple(groups))
 
 
@@ -103,22 +103,22 @@ def findings_of(report: DegeneracyReport) -> str:
     return " ".join(report.findings)
 
 
-def two_steps(**more: object) -> Run:
+def two_steps(**fields: object) -> Run:
     """Step 1: all pass, all fail. Step 2: mixed, all fail."""
     return run_of(
         group_of([1, 1, 1, 1], step=1, prompt="a"),
         group_of([0, 0, 0, 0], step=1, prompt="b"),
         group_of([1, 0, 0, 1], step=2, prompt="c"),
         group_of([0, 0, 0, 0], step=2, prompt="d"),
-        **more,
+        **fields,
     )
 
 
 def with_fields(group: RolloutGroup, **fields: Any) -> RolloutGroup:
     """The group with fields of all its rollouts: a list has an item for each, anything else is the same in all."""
     rollouts = [
-        replace(rollout, **{name: value[at] if isinstance(value, list) else value for name, value in fields.items()})
-        for at, rollout in enumerate(group.rollouts)
+        replace(rollout, **{name: value[row] if isinstance(value, list) else value for name, value in fields.items()})
+        for row, rollout in enumerate(group.rollouts)
     ]
     return replace(group, rollouts=tuple(rollouts))
 

@@ -12,7 +12,7 @@ def pair(
     *,
     num_pairs: int = 8,
     changed: str = "advantage",
-    least: Estimate | None = None,
+    least_detectable: Estimate | None = None,
 ) -> ComparedPair:
     p_value = {"decides": 0.01, "suggests": 0.03, "open": 0.4}[verdict]
     return ComparedPair(
@@ -26,7 +26,7 @@ def pair(
         sign_flip_p_value=p_value,
         sign_flip_p_holm=None if num_pairs < 8 else 0.01 if verdict == "decides" else 0.2,
         verdict=verdict,
-        least_detectable=least or Estimate.exact(0.4),
+        least_detectable=least_detectable or Estimate.exact(0.4),
         spread=0.2,
         num_pairs=num_pairs,
         test="paired t",
@@ -49,8 +49,8 @@ def test_a_decision_has_direction_size_and_interval() -> None:
 
 
 def test_few_pairs_suggest_and_do_not_decide() -> None:
-    none = Estimate.undefined_because("a decision needs 8 pairs, there are 5")
-    text = compared(pair("suggests", num_pairs=5, least=none))
+    unknown = Estimate.undefined_because("a decision needs 8 pairs, there are 5")
+    text = compared(pair("suggests", num_pairs=5, least_detectable=unknown))
     assert (
         "pass@1: sign seems above grpo by 0.250 (+0.250 [+0.125, +0.375], 5 pairs, corrected p = 0.03 if differences "
         "are normal), which so few pairs do not decide."
@@ -68,7 +68,7 @@ def test_what_is_open_says_how_far_it_could_be_and_what_would_be_found() -> None
     assert "None of the 1 tests decides after Holm's correction." in compared(pair())
     exact = replace(pair(), difference=Estimate.exact(0.1))
     assert "pass@1 leaves 1 of 1 pairs undecided; one of 0.400 would" in compared(exact)
-    assert "one of 0.300 to 0.400 would be decided" in compared(pair(), pair(least=Estimate.exact(0.3)))
+    assert "one of 0.300 to 0.400 would be decided" in compared(pair(), pair(least_detectable=Estimate.exact(0.3)))
 
 
 def test_cautions_fit_what_was_compared() -> None:

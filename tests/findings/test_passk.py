@@ -55,28 +55,27 @@ def test_a_comparison_is_its_verdict_its_factor_and_what_is_left_out() -> None:
     )
     assert caution.startswith("A verifier that passes 1.0 % of wrong samples counts")
     assert factor == "before needs 6.30 [4.80, 8.20] times the samples of after for the same pass@1."
-    whole = compared(replace(COMPARISON, num_unpaired=0))
-    assert whole[0].startswith("after against before: a gain at the smallest budget, ")
+    paired = compared(replace(COMPARISON, num_unpaired=0))
+    assert paired[0].startswith("after against before: a gain at the smallest budget, ")
 
 
 def test_samples_that_agree_are_called_copies_unless_all_prompts_pass_or_fail() -> None:
-    rows = [
-        replace(row, pass_hat_k=row.pass_at_k) for row in TABLE.rows if row.pass_at_k.is_defined
-    ]  # whether one or all of k pass is the same
-    alike = replace(TABLE, rows=tuple(rows), forecasts=())
-    assert passk_findings([alike], [], [0])[1:] == (
+    # whether one or all of k pass is the same
+    rows = [replace(row, pass_hat_k=row.pass_at_k) for row in TABLE.rows if row.pass_at_k.is_defined]
+    copies = replace(TABLE, rows=tuple(rows), forecasts=())
+    assert passk_findings([copies], [], [0])[1:] == (
         "before.jsonl: all samples of a prompt agree: are they copies (temperature 0)?",
     )
     solved = replace(rows[-1], pass_at_k=Estimate.exact(1.0), pass_hat_k=Estimate.exact(1.0))
-    for few in (replace(alike, num_prompts=10), replace(alike, rows=(solved,)), replace(alike, rows=alike.rows[:1])):
-        assert len(passk_findings([few], [], [0])) == 1
+    for changes in ({"num_prompts": 10}, {"rows": (solved,)}, {"rows": copies.rows[:1]}):
+        assert len(passk_findings([replace(copies, **changes)], [], [0])) == 1
 
 
 def test_a_single_common_budget_has_no_course() -> None:
-    alone = replace(COMPARISON, rows=COMPARISON.rows[:1], crossover_k=None, num_unpaired=0)
-    assert compared(alone)[0].startswith("after against before: +0.320 [+0.270, +0.370] at k = 1; a gain ")
+    single = replace(COMPARISON, rows=COMPARISON.rows[:1], crossover_k=None, num_unpaired=0)
+    assert compared(single)[0].startswith("after against before: +0.320 [+0.270, +0.370] at k = 1; a gain ")
     nothing = replace(COMPARISON.rows[0], difference=Estimate.undefined_because("k exceeds the samples"))
-    assert compared(replace(alone, rows=(nothing,)))[0] == "before and after have no budget in common."
+    assert compared(replace(single, rows=(nothing,)))[0] == "before and after have no budget in common."
 
 
 def test_a_factor_beyond_the_samples_is_a_lower_bound() -> None:
@@ -92,10 +91,8 @@ def test_the_verdict_on_two_files_comes_first_and_what_each_reaches_last() -> No
     sentences = passk_findings([TABLE, SECOND], [COMPARISON], [0, 3])
     assert sentences[0].startswith("after against before, over 64 prompts in both ")
     assert sentences[1] == f"{SECOND.name}: 3 samples have no reward and are not counted."
-    assert [
-        sentence.startswith(f"{table.name}: pass@1 = ")
-        for sentence, table in zip(sentences[-2:], (TABLE, SECOND), strict=True)
-    ] == [True, True]
+    for sentence, table in zip(sentences[-2:], (TABLE, SECOND), strict=True):
+        assert sentence.startswith(f"{table.name}: pass@1 = ")
 
 
 def test_a_verdict_that_is_decided_names_no_other() -> None:

@@ -49,19 +49,19 @@ class GroupMean(Struct, frozen=True):
     @property
     def estimate(self) -> Estimate:
         """Within the range that the values suggest."""
-        least, greatest = float(self.values.min()), float(self.values.max())
-        low, high = (0.0, 1.0) if least >= 0.0 and greatest <= 1.0 else (least, greatest)
-        return self.within(low, (high - low) or 1.0)
+        low, high = float(self.values.min()), float(self.values.max())
+        low, high = (0.0, 1.0) if low >= 0.0 and high <= 1.0 else (low, high)
+        return self.bounded_estimate(low, (high - low) or 1.0)
 
-    def within(self, low: float, reach: float) -> Estimate:
-        """That of values that lie so far above ``low`` at most."""
+    def bounded_estimate(self, low: float, reach: float) -> Estimate:
+        """The estimate where values lie between ``low`` and ``low + reach``."""
         shares = np.clip((self.values - low) / reach, 0.0, 1.0)
         units = cluster_sums(np.column_stack([self.weights * shares, self.weights]), self.table.prompt)
         ((share,),) = bootstrap_shares([units])
         return share.map(lambda part: low + reach * part)
 
 
-class CourseMean(Struct, frozen=True):
+class SeriesMean(Struct, frozen=True):
     """A mean over steps of what a trainer logged at each."""
 
     steps: tuple[int, ...]  # those that are compared, [S]
@@ -74,16 +74,16 @@ class CourseMean(Struct, frozen=True):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Between what it lies, as far as the values suggest it."""
+        """The bounds of the mean that the values suggest."""
         return 0.0 if self.values.min() >= 0.0 else -math.inf, 1.0 if self.values.max() <= 1.0 else math.inf
 
     def join(self, values: _Array) -> Estimate:
-        """That of some values of these steps, with an interval that allows for the correlation of steps."""
+        """The mean of values at these steps, with an interval that allows for the correlation of steps."""
         return mean_of_steps(values)
 
 
-class CourseTrend(CourseMean, frozen=True):
-    """How much a number of each step rises along its line, first to last: two runs of one mean may go opposite ways."""
+class SeriesTrend(SeriesMean, frozen=True):
+    """The rise of a series along its line, first step to last: two runs of one mean may go opposite ways."""
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -92,19 +92,19 @@ class CourseTrend(CourseMean, frozen=True):
         return -reach, reach
 
     def join(self, values: _Array) -> Estimate:
-        """That of some values of these steps, with an interval that allows for drifts; undefined below three."""
+        """The trend of values at these steps, with an interval that allows for drifts; undefined below three."""
         return trend(self.steps, values)
 
 
-Number = GroupMean | CourseMean
+Number = GroupMean | SeriesMean
 Means = Mapping[str, Number]
 """Metric -> its mean, over groups or over logged steps, or its trend; of one run, with all prompts of its log."""
 
 
-def trend_of(name: str, steps: Iterable[int], values: _Array) -> dict[str, CourseTrend]:
+def trend_of(name: str, steps: Iterable[int], values: _Array) -> dict[str, SeriesTrend]:
     """By its metric; empty where there are too few steps for a line."""
-    of_steps = CourseTrend(tuple(steps), values)
-    return {f"{name}_trend": of_steps} if len(values) and of_steps.estimate.is_defined else {}
+    series = SeriesTrend(tuple(steps), values)
+    return {f"{name}_trend": series} if len(values) and series.estimate.is_defined else {}
 
 
 def completion_lengths(table: RewardTable) -> dict[str, Number]:
@@ -137,55 +137,52 @@ def dead_over_steps(table: RewardTable) -> GroupMean:
 
 
 def mean_over_steps(table: RewardTable, sums: NDArray[Any], counts: NDArray[Any]) -> GroupMean:
-    """A mean over steps of each step's mean over what is counted, from sums and counts of the groups, [J] each.
+    """The mean over steps of each step's mean, from sums and counts of the groups, [J] each.
 
-    Every step counts alike, however many groups it has: so do the steps of metrics alone, which say no more than that.
+    Every step weighs the same, however many groups it has, as in metrics alone.
     """
-    of_group = np.unique(table.step, return_inverse=True)[1]
-    return GroupMean(table, sums / counts, counts / np.bincount(of_group, weights=counts)[of_group])
+    step = np.unique(table.step, return_inverse=True)[1]
+    return GroupMean(table, sums / counts, counts / np.bincount(step, weights=counts)[step])
 
 
 def changes(first: Means, second: Means) -> dict[str, Estimate]:
-    """Second minus first of what two runs both have; prompts that nearly all are of both are resampled together."""
+    """Second minus first of the metrics of both runs; prompts are resampled together if nearly all are shared."""
     tables = [[mean.table for mean in means.values() if isinstance(mean, GroupMean)] for means in (first, second)]
-    names = prompt_names([of_run[0] for of_run in tables]) if all(tables) else []
+    names = prompt_names([table for table, *_ in tables]) if all(tables) else []
     number = {name: n for n, name in enumerate(dict.fromkeys(chain.from_iterable(names)))}
-    prompts = [np.array([number[name] for name in of_run], dtype=np.int64) for of_run in names]
+    prompts = [np.array([number[name] for name in run_names], dtype=np.int64) for run_names in names]
     return {name: _change(first[name], second[name], prompts) for name in first.keys() & second.keys()}
 
 
 def _change(first: Number, second: Number, prompts: Sequence[NDArray[np.int64]]) -> Estimate:
-    """Of one metric; ``prompts`` number the prompts of each log, one that both have alike."""
-    if isinstance(first, CourseMean) and isinstance(second, CourseMean) and first.steps == second.steps:
-        step_by_step = second.values - first.values  # what both do over their course is no noise
+    """The change of one metric; ``prompts`` number the prompts of each log, equal ones the same."""
+    if isinstance(first, SeriesMean) and isinstance(second, SeriesMean) and first.steps == second.steps:
+        differences = second.values - first.values  # a common trend is no noise
         (low, high), (other_low, other_high) = first.ends, second.ends
-        return first.join(step_by_step).within(other_low - high, other_high - low)
+        return first.join(differences).within(other_low - high, other_high - low)
     if not isinstance(first, GroupMean) or not isinstance(second, GroupMean):
         return difference_of(first.estimate, second.estimate)
-    num_prompts = 1 + max(int(of_run.max()) for of_run in prompts)
+    indices = [numbers[mean.table.prompt] for mean, numbers in zip((first, second), prompts, strict=True)]
+    num_prompts = 1 + max(int(numbers.max()) for numbers in prompts)
     units = np.zeros((num_prompts, 4))  # [P, 4]: weighed values and weights of the first, and of the second
-    for side, (mean, of_run) in enumerate(zip((first, second), prompts, strict=True)):
-        prompt_index = of_run[mean.table.prompt]
-        units[:, 2 * side] = np.bincount(prompt_index, weights=mean.weights * mean.values, minlength=num_prompts)
-        units[:, 2 * side + 1] = np.bincount(prompt_index, weights=mean.weights, minlength=num_prompts)
+    for side, (mean, index) in enumerate(zip((first, second), indices, strict=True)):
+        units[:, 2 * side] = np.bincount(index, weights=mean.weights * mean.values, minlength=num_prompts)
+        units[:, 2 * side + 1] = np.bincount(index, weights=mean.weights, minlength=num_prompts)
     low = float(min(first.values.min(), second.values.min()))
     reach = float(max(first.values.max(), second.values.max())) - low
     by_prompts = _by_prompts(first, second, units, low, reach)
     pooled = (units[:, 0] + units[:, 2]) / np.maximum(units[:, 1] + units[:, 3], 1e-300)
-    of_steps = [
-        mean.table.mean_by_step(mean.weights * (mean.values - pooled[of_run[mean.table.prompt]]), mean.weights)
-        for mean, of_run in zip((first, second), prompts, strict=True)
+    deviations = [
+        mean.table.mean_by_step(mean.weights * (mean.values - pooled[index]), mean.weights)
+        for mean, index in zip((first, second), indices, strict=True)
     ]
-    if of_steps[0].keys() != of_steps[1].keys():
-        return by_prompts  # parts of one run: what the policy did between them is no chance
-    return widened_by_steps(by_prompts, mean_difference(*of_steps), reach=reach)
+    if deviations[0].keys() != deviations[1].keys():
+        return by_prompts  # parts of one run: the policy's change between them is not chance
+    return widened_by_steps(by_prompts, mean_difference(*deviations), reach=reach)
 
 
 def _by_prompts(first: GroupMean, second: GroupMean, units: _Array, low: float, reach: float) -> Estimate:
-    """The difference of two means of values from ``low`` to so far above it.
-
-    Of each prompt its weighed values and weights in both, [P, 4], are resampled.
-    """
+    """The difference of two means of values from ``low`` to ``low + reach``, over resamples of ``units``, [P, 4]."""
     units = units[(units[:, 1] > 0) | (units[:, 3] > 0)]
     if np.mean((units[:, 1] > 0) & (units[:, 3] > 0)) >= _MOSTLY_SHARED:
         is_paired = len(units) == len(first.values) == len(second.values) and np.ptp(units[:, [1, 3]]) == 0
@@ -194,14 +191,14 @@ def _by_prompts(first: GroupMean, second: GroupMean, units: _Array, low: float, 
         (difference,) = bootstrap_statistics(_difference_of_ratios, units, bounds=(-reach, reach))
         if difference.interval is not None or not difference.value:
             return difference  # else every prompt has changed by as much
-    return difference_of(*(mean.within(low, reach or 1.0) for mean in (first, second)))
+    return difference_of(*(mean.bounded_estimate(low, reach or 1.0) for mean in (first, second)))
 
 
 def _difference_of_ratios(sums: _Array) -> _Array:
     return sums[..., 2:3] / np.maximum(sums[..., 3:4], 1e-300) - sums[..., :1] / np.maximum(sums[..., 1:2], 1e-300)
 
 
-_MOST_WANDER = 40  # steps below which policies that only wander part in up to a tenth of pairs
+_MIN_PARTING_STEPS = 40  # with fewer, policies that only wander part in up to a tenth of pairs
 _HALF_OF_RANGE = 0.5
 
 
@@ -215,7 +212,7 @@ def parting(first: Mapping[int, float], second: Mapping[int, float]) -> Jump | N
         chance.
     """
     steps = sorted(first.keys() & second.keys())
-    for side in (1.0, -1.0) if len(steps) >= _MOST_WANDER else ():
+    for side in (1.0, -1.0) if len(steps) >= _MIN_PARTING_STEPS else ():
         moved = drop({step: side * (second[step] - first[step]) for step in steps}, share=_HALF_OF_RANGE)
         if moved is not None:
             return replace(moved, before=side * moved.before, after=side * moved.after, end=side * moved.end)
@@ -227,9 +224,8 @@ _LAST_TURN = re.compile(r"(?:.*\n)?\s*user\n+(.+?)\n+assistant\s*", re.DOTALL)
 
 
 def prompt_names(tables: Sequence[RewardTable]) -> list[list[str]]:
-    """A list a run of what its prompts are called, so that a prompt has one name whichever reader read it."""
-    # The question in their texts, without a chat template's marks, where all runs have texts and any of these is in
-    # all; else the ids.
+    """For each run the names of its prompts, so that a prompt has one name whichever reader read it."""
+    # The question in the text, without a chat template's marks, if all runs have texts and share one; else the id.
     ids = [list(table.prompts) for table in tables]
     if any(table.prompt_texts is None for table in tables):
         return ids
@@ -241,6 +237,6 @@ def prompt_names(tables: Sequence[RewardTable]) -> list[list[str]]:
 
 
 def _question(text: str) -> str:
-    plain = _MARKS.sub("\n", text)
-    match = _LAST_TURN.fullmatch(plain)
-    return (match[1] if match else plain).strip()
+    text = _MARKS.sub("\n", text)
+    match = _LAST_TURN.fullmatch(text)
+    return (match[1] if match else text).strip()

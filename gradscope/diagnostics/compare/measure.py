@@ -71,11 +71,11 @@ def _least_detectable(pair: ComparedPair, num_tests: int) -> Estimate:
         return Estimate.undefined_because(f"a decision needs {MIN_PAIRS} pairs, there are {number}")
     if pair.spread is None:
         return Estimate.undefined_because(pair.undefined or "there is no spread", num_units=number)
-    level, least = LEVEL / num_tests, 2 / 2**number
-    if least > level:
+    level, smallest = LEVEL / num_tests, 2 / 2**number
+    if smallest > level:
         return Estimate.undefined_because(
-            f"sign flips of {number} pairs give no p-value below {least:.2g}, and the first of {num_tests} tests needs "
-            f"{level:.2g}",
+            f"sign flips of {number} pairs give no p-value below {smallest:.2g}, and the first of {num_tests} tests "
+            f"needs {level:.2g}",
             num_units=number,
         )
     return Estimate.exact(pair.spread * paired.least_detectable_mean(number, level, POWER), num_units=number)
@@ -92,10 +92,10 @@ def _measure_gradients(
             run.path, advantages=(LOGGED,), options=RankOptions(group_sizes=sizes), progress=report_progress
         )
         points[run.path] = [
-            (at.step, name, value)
-            for name, numbers in (("effective_rank", report.curve), ("signal_to_noise", report.formulations))
-            for at in numbers
-            if at.advantage == LOGGED and (value := getattr(at, name).value) is not None
+            (row.step, name, value)
+            for name, rows in (("effective_rank", report.curve), ("signal_to_noise", report.formulations))
+            for row in rows
+            if row.advantage == LOGGED and (value := getattr(row, name).value) is not None
         ]
     common = set.intersection(*({step for step, _, _ in run_points} for run_points in points.values()))
     if not common:
@@ -105,19 +105,18 @@ def _measure_gradients(
         )
     means: dict[Path, dict[str, float]] = {}
     for path, run_points in points.items():
-        of_metric: dict[str, list[float]] = {}
+        by_metric: dict[str, list[float]] = {}
         for step, name, value in run_points:
             if step in common:
-                of_metric.setdefault(name, []).append(value)
-        means[path] = {name: float(np.mean(values)) for name, values in of_metric.items()}
+                by_metric.setdefault(name, []).append(value)
+        means[path] = {name: float(np.mean(values)) for name, values in by_metric.items()}
     return means
 
 
 _WINDOWS = 20  # points of a learning curve: single steps are too noisy to read
 _ONE_PAIR = "one pair does not tell how much pairs differ by chance"
-_NOT_COUNTED = "not every run of the cell has it"
-_OF_THE_REWARD = ("train_reward", "reward_trend", "reward_drawdown", "mean_frac_reward_zero_std")
-_ALIKE = "all pairs differ by the same amount, which leaves no spread to judge it by"
+_REWARD_METRICS = ("train_reward", "reward_trend", "reward_drawdown", "mean_frac_reward_zero_std")
+_NO_SPREAD = "all pairs differ by the same amount, which leaves no spread to judge it by"
 
 _Setting = str | int | float | bool | None  # a plain value of a manifest
 _Cell = tuple[str, tuple[tuple[str, _Setting], ...]]  # the formulation and the settings that vary, by name
@@ -153,16 +152,16 @@ def compare_runs(
         runs = tuple(map(compared_runs.with_side_rewards, runs))
     uncut, (runs, num_common) = runs, compared_runs.on_common_steps(runs)
     cells = _cells(runs)
-    asked = _asked(cells, only)
+    chosen = _chosen_pairs(cells, only)
     measured = _measure_gradients(runs, progress=progress) if gradients else {}
     values = _values(cells, runs, _budgets(runs, ks), measured)
-    metrics = tuple(dict.fromkeys(name for of_seed in values.values() for run in of_seed.values() for name in run))
-    pairs = with_verdicts([pair for first, second in asked for pair in _compare(first, second, values)])
+    metrics = tuple(dict.fromkeys(name for by_seed in values.values() for run in by_seed.values() for name in run))
+    pairs = with_verdicts([pair for first, second in chosen for pair in _compare(first, second, values)])
     if len(runs) == 2 and pairs:
-        pairs = compared_runs.with_differences(pairs, *(run for of_seed in cells.values() for run in of_seed.values()))
-    if not num_common:  # what training did between their steps is in no test
+        pairs = compared_runs.with_differences(pairs, *(run for by_seed in cells.values() for run in by_seed.values()))
+    if not num_common:  # no test covers training between their steps
         pairs = tuple(
-            replace(pair, verdict="open") if pair.within_runs or pair.metric in _OF_THE_REWARD else pair
+            replace(pair, verdict="open") if pair.within_runs or pair.metric in _REWARD_METRICS else pair
             for pair in pairs
         )
     names = dict(zip((run.path for run in runs), names_of([run.path for run in runs]), strict=True))
@@ -179,21 +178,22 @@ def compare_runs(
             num_rows=sum(len(run.reward) if run.log is None else run.log.num_rows for run in runs),
         ),
         cells=tuple(
-            _cell(cell, values[cell], metrics, [names[of_seed[seed].path] for seed in sorted(of_seed)])
-            for cell, of_seed in cells.items()
+            _cell(cell, values[cell], metrics, [names[by_seed[seed].path] for seed in sorted(by_seed)])
+            for cell, by_seed in cells.items()
         ),
         pairs=pairs,
-        curves=tuple(curve for cell, of_seed in cells.items() for curve in _curves(cell, list(of_seed.values()))),
+        curves=tuple(curve for cell, by_seed in cells.items() for curve in _curves(cell, list(by_seed.values()))),
         metrics=metrics,
         num_tests=sum(pair.p_value is not None for pair in pairs),
         rewards=tuple(replace(run.sides, run=names[run.path]) for run in runs if run.sides is not None),
         left_out=left_out,
         num_common_steps=num_common,
         has_seeds_in_names=any(run.has_seed_in_name for run in runs),
-        cautions=tuple(_of_steps(uncut, names, num_common)),
+        cautions=tuple(_step_caution(uncut, names, num_common)),
     )
     if len(runs) == 2:
-        prompts = _prompts(*runs)
+        tables = [run.rewards for run in runs if run.rewards is not None]
+        prompts = list(map(set, prompt_names(tables))) if len(tables) == 2 else None
         comparison = replace(
             comparison,
             num_shared_prompts=None if prompts is None else len(set.intersection(*prompts)),
@@ -213,14 +213,14 @@ def _parting(first: compared_runs.ComparedRun, second: compared_runs.ComparedRun
 def _levels_left(
     first: compared_runs.ComparedRun, second: compared_runs.ComparedRun, names: Mapping[Path, str]
 ) -> Iterator[str]:
-    """What has left its level in one run, the second before the first, and not that way in the other."""
+    """Metrics that left their level in one run, the second before the first, and not that way in the other."""
 
     def move(sentence: str) -> str:
         return without_numbers(sentence.partition(" from ")[0])
 
     for run, other in ((second, first), (first, second)):
-        of_other = set(map(move, other.levels_left))
-        yield from (f"{names[run.path]}: {text}" for text in run.levels_left if move(text) not in of_other)
+        moves = set(map(move, other.levels_left))
+        yield from (f"{names[run.path]}: {text}" for text in run.levels_left if move(text) not in moves)
 
 
 def _comparable_runs(
@@ -237,7 +237,7 @@ def _comparable_runs(
         raise InputError(f"{len(left_out)} runs cannot be compared ({listed}).", hint="Leave out --strict.")
     if len(runs) < 2:
         why = next((error.hint for error in left_out.values()), None)
-        why = shlex.join(["gradscope", "passk", *map(str, paths)]) if why == compared_runs.OF_SAMPLES else why
+        why = shlex.join(["gradscope", "passk", *map(str, paths)]) if why == compared_runs.SAMPLES_HINT else why
         raise InputError(
             f"A comparison needs two finished runs, and there are {len(runs)} ({listed or 'no other folder'}).",
             hint=why or "Name two runs, or train some: gradscope train --advantage grpo,sign --seeds 0-4 --output grid",
@@ -251,9 +251,9 @@ def _values(
     budgets: Sequence[int],
     measured: Mapping[Path, dict[str, float]],
 ) -> dict[_Cell, dict[int, dict[str, float]]]:
-    """The metrics of each cell's seeds that tell these runs apart, with those of gradients."""
+    """The metrics of each cell's seeds that bear on these runs, with those of gradients."""
     in_tokens = all(run.rewards is None or run.rewards.tokens is not None for run in runs)
-    is_told = {
+    is_chosen = {
         # one more test would weaken those of many runs; of two it tells a rise from a fall of the same mean
         "reward_trend": len(runs) == 2,
         **dict.fromkeys(compared_runs.LOGGED, len(runs) == 2),
@@ -270,17 +270,12 @@ def _values(
     }
     return {
         cell: {
-            seed: {name: value for name, value in run.values(budgets).items() if is_told.get(name, True)}
+            seed: {name: value for name, value in run.values(budgets).items() if is_chosen.get(name, True)}
             | measured.get(run.path, {})
-            for seed, run in of_seed.items()
+            for seed, run in by_seed.items()
         }
-        for cell, of_seed in cells.items()
+        for cell, by_seed in cells.items()
     }
-
-
-def _prompts(*runs: compared_runs.ComparedRun) -> list[set[str]] | None:
-    tables = [run.rewards for run in runs if run.rewards is not None]
-    return list(map(set, prompt_names(tables))) if len(tables) == len(runs) else None
 
 
 def _cells(runs: Sequence[compared_runs.ComparedRun]) -> dict[_Cell, dict[int, compared_runs.ComparedRun]]:
@@ -301,20 +296,22 @@ def _cells(runs: Sequence[compared_runs.ComparedRun]) -> dict[_Cell, dict[int, c
     return dict(sorted(cells.items(), key=lambda item: [item[0][0], *(str(value) for _, value in item[0][1])]))
 
 
-def _of_steps(runs: Sequence[compared_runs.ComparedRun], names: Mapping[Path, str], num_common: int) -> Iterator[str]:
-    """At which of their steps runs are compared, where that is not all; where it is none, the answer."""
-    called = [names[run.path] for run in runs]
+def _step_caution(
+    runs: Sequence[compared_runs.ComparedRun], names: Mapping[Path, str], num_common: int
+) -> Iterator[str]:
+    """The steps at which runs are compared, where these are not all of theirs; and that there are none."""
+    labels = [names[run.path] for run in runs]
     steps, num_having = np.unique(np.concatenate([run.steps for run in runs]), return_counts=True)
     num_without = [int(np.sum(num_having - np.isin(steps, run.steps) == len(runs) - 1)) for run in runs]
-    most = max(num_without)
-    which, have = f"The {len(runs)} runs", "all runs have"
-    note = f"without {called[num_without.index(most)]} {most:,}" if most > num_common else ""
+    largest = max(num_without)
+    subject, have = f"The {len(runs)} runs", "all runs have"
+    note = f"without {labels[num_without.index(largest)]} {largest:,}" if largest > num_common else ""
     if len(runs) == 2:
-        which, note = " and ".join(called), " and ".join(f"{run.steps[0]} to {run.steps[-1]}" for run in runs)
+        subject, note = " and ".join(labels), " and ".join(f"{run.steps[0]} to {run.steps[-1]}" for run in runs)
         have = f"both have, of {len(runs[0].steps):,} and {len(runs[1].steps):,}"
     if not num_common:
         yield (
-            f"{which} have no step in common{f' ({note})' * bool(note)}, and what training did in between may be the "
+            f"{subject} have no step in common{f' ({note})' * bool(note)}, and what training did in between may be the "
             "difference: nothing of their steps is judged."
         )
     elif num_common < len(steps):
@@ -327,7 +324,7 @@ def _cautions(
     num_common: int,
     prompts: Sequence[set[str]] | None,
 ) -> Iterator[str]:
-    """Differences between two runs with so many common steps and these prompts other than the one that is compared."""
+    """Differences between two runs other than the one that is compared."""
     # of two checkpoints of a run, say
     if num_common and len(set(first.reward)) > 2 and np.array_equal(first.reward, second.reward):
         yield f"Both have the same mean reward at each of {num_common:,} steps, as logs of one run do."
@@ -338,20 +335,20 @@ def _cautions(
     sizes = first.group_size, second.group_size
     if None not in sizes and sizes[0] != sizes[1]:
         yield f"Groups of {sizes[0]} and of {sizes[1]} rollouts: the smaller ones are dead more often by chance alone."
-    alone = sorted(first.settings.keys() ^ second.settings.keys())
-    if alone:
-        more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
-        yield f"Unknown whether they differ in what one of them does not state: {', '.join(alone[:3])}{more}."
+    unshared = sorted(first.settings.keys() ^ second.settings.keys())
+    if unshared:
+        rest = f" and {len(unshared) - 3} more" if len(unshared) > 3 else ""
+        yield f"Unknown whether they differ in what one of them does not state: {', '.join(unshared[:3])}{rest}."
 
 
 def _budgets(runs: Sequence[compared_runs.ComparedRun], ks: Sequence[int]) -> tuple[int, ...]:
     if any(run.heldout is None for run in runs):
         return ()
-    most = min(int(run.heldout.num_samples.min()) for run in runs if run.heldout is not None)
-    large = [k for k in ks if not 1 <= k <= most]
+    limit = min(int(run.heldout.num_samples.min()) for run in runs if run.heldout is not None)
+    large = [k for k in ks if not 1 <= k <= limit]
     if large:
-        raise InputError(f"pass@{large[0]} needs more than the {most} samples of a prompt.", hint=f"--k 1 --k {most}")
-    return tuple(dict.fromkeys(ks or (1, most)))
+        raise InputError(f"pass@{large[0]} needs more than the {limit} samples of a prompt.", hint=f"--k 1 --k {limit}")
+    return tuple(dict.fromkeys(ks or (1, limit)))
 
 
 def _cell_name(cell: _Cell) -> str:
@@ -360,7 +357,7 @@ def _cell_name(cell: _Cell) -> str:
     return ", ".join([advantage, *words] if advantage != UNKNOWN else words) or UNKNOWN
 
 
-def _asked(cells: Collection[_Cell], only: str | None) -> list[tuple[_Cell, _Cell]]:
+def _chosen_pairs(cells: Collection[_Cell], only: str | None) -> list[tuple[_Cell, _Cell]]:
     """Pairs that differ in one thing, the formulation first, or in the named thing; of two cells, whatever differs."""
     pairs = [pair for pair in combinations(cells, 2) if len(cells) == 2 or len(_changed(*pair)) == 1]
     pairs.sort(key=lambda pair: _changed(*pair) != ["advantage"])
@@ -376,19 +373,19 @@ def _changed(first: _Cell, second: _Cell) -> list[str]:
     stated: dict[str, tuple[_Setting, _Setting]]
     stated = {"advantage": (first[0], second[0])} if UNKNOWN not in (first[0], second[0]) else {}
     stated |= {name: (before, after) for (name, before), (_, after) in zip(first[1], second[1], strict=True)}
-    changed = [name for name, both in stated.items() if None not in both and both[0] != both[1]]
+    changed = [name for name, values in stated.items() if None not in values and values[0] != values[1]]
     return [name for name in changed if name != "run" or changed == ["run"]] or ["run"]
 
 
 def _compare(first: _Cell, second: _Cell, values: dict[_Cell, dict[int, dict[str, float]]]) -> Iterator[ComparedPair]:
     seeds = sorted(values[first].keys() & values[second].keys())
     runs = [run for cell in (first, second) for run in values[cell].values()]
-    unlike = _OF_THE_REWARD if _changed(first, second) == ["reward"] else ()
+    unlike = _REWARD_METRICS if _changed(first, second) == ["reward"] else ()
     for metric in [name for name in runs[0] if name not in unlike and all(name in run for run in runs)]:
         differences = np.array([values[second][seed][metric] - values[first][seed][metric] for seed in seeds])
         p_value = paired.paired_t_p_value(differences)
         low, high = _range_of(metric, [*values[first].values(), *values[second].values()])
-        why = "the two have no seed in common" if not seeds else _ONE_PAIR if len(seeds) == 1 else _ALIKE
+        why = "the two have no seed in common" if not seeds else _ONE_PAIR if len(seeds) == 1 else _NO_SPREAD
         yield ComparedPair(
             first=_cell_name(first),
             second=_cell_name(second),
@@ -416,22 +413,20 @@ def _range_of(metric: str, runs: Iterable[Mapping[str, float]]) -> tuple[float, 
 
 
 def _cell(
-    cell: _Cell, of_seed: dict[int, dict[str, float]], metrics: Sequence[str], runs: Sequence[str]
+    cell: _Cell, by_seed: dict[int, dict[str, float]], metrics: Sequence[str], runs: Sequence[str]
 ) -> ComparedCell:
-    everywhere = [name for name in metrics if all(name in values for values in of_seed.values())]
+    values = {name: [run[name] for run in by_seed.values() if name in run] for name in metrics}
     return ComparedCell(
         name=_cell_name(cell),
         advantage=cell[0],
         settings=dict(cell[1]),
-        seeds=tuple(sorted(of_seed)),
+        seeds=tuple(sorted(by_seed)),
         runs=tuple(runs),
         metrics={
-            name: paired.student_mean(
-                [values[name] for values in of_seed.values()], bounds=_range_of(name, of_seed.values())
-            )
-            if name in everywhere
-            else Estimate.undefined_because(_NOT_COUNTED)
-            for name in metrics
+            name: paired.student_mean(numbers, within=_range_of(name, by_seed.values()))
+            if len(numbers) == len(by_seed)
+            else Estimate.undefined_because("not every run of the cell has it")
+            for name, numbers in values.items()
         },
     )
 

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from gradscope.copies import as_named
 from gradscope.diagnostics.compare.means import (
-    CourseMean,
-    CourseTrend,
     GroupMean,
     Means,
     Number,
+    SeriesMean,
+    SeriesTrend,
     changes,
     completion_lengths,
     dead_over_steps,
@@ -59,12 +59,12 @@ _NOT_SETTINGS_OF_TRAINERS = (
     *("seed", "data_seed", "report_to", "logging_steps", "save_steps", "save_strategy", "hub_model_id"),
 )
 """The same of other trainers, by the last part of their names."""
-_IN_UNITS_OF_REWARDS = ("train_reward", "reward_trend")
-OF_SAMPLES = "gradscope passk compares samples."
+_REWARD_MEANS = ("train_reward", "reward_trend")
+SAMPLES_HINT = "gradscope passk compares samples."
 _DRAWDOWN_PARTS = 10
 _SEED_IN_NAME = re.compile(r"(?:^|[-_./ ])(?:seed|s)[-_=]?([0-9]{1,9})(?=$|[-_./ ])", re.IGNORECASE)
 _COUNTED = {"num_rewarded", "num_incoherent"}
-_OF_ONE_POLICY = {format.name for format in FORMATS} - {format.name for format in TRAINERS} - {"generic"}
+_SAMPLE_FORMATS = {format.name for format in FORMATS} - {format.name for format in TRAINERS} - {"generic"}
 """Readers of samples and evaluations."""
 
 
@@ -112,12 +112,12 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
             values = {f"pass@{k}": float(pass_at_k(*counts, k).mean()) for k in ks}
         if len(self.reward):
             values["train_reward"] = float(self.reward.mean())
-            values |= {name: of.estimate.value for name, of in _reward_trend(self).items()}
+            values |= {name: trend.estimate.value for name, trend in _reward_trend(self).items()}
             values["reward_drawdown"] = drawdown(self.reward)
         if self.rewards is not None:
-            for name, of in completion_lengths(self.rewards).items():
-                values[name] = of.mean if isinstance(of, GroupMean) else of.estimate.value
-        values |= {name: of.estimate.value for name, of in _logged_means(self).items()}
+            for name, number in completion_lengths(self.rewards).items():
+                values[name] = number.mean if isinstance(number, GroupMean) else number.estimate.value
+        values |= {name: number.estimate.value for name, number in _logged_means(self).items()}
         values["mean_frac_reward_zero_std"] = float(self.degenerate.mean()) if len(self.degenerate) else None
         values["frac_incoherent"] = None if self.incoherence is None else self.incoherence.value
         values["kilotokens_per_step"] = self.kilotokens
@@ -155,14 +155,13 @@ def _with_run_names(runs: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
     It is the run's name, without the seed where the names have one each and several seeds share the rest.
     """
     named = [
-        run.log is not None and any(other is not run and not _is_apart(run, other) for other in runs) for run in runs
+        run.log is not None and any(other is not run and not _is_distinct(run, other) for other in runs) for run in runs
     ]
     names = names_of([run.path for run in runs])
     seeds = [_SEED_IN_NAME.search(name) for name in names]
     rests = [_SEED_IN_NAME.sub("", name, count=1) for name in names]
     cells = {(rest, int(seed[1])) for rest, seed in zip(rests, seeds, strict=True) if seed}
-    have_seeds = all(named) and len(cells) == len(runs) and 1 < len(set(rests)) < len(runs)
-    if have_seeds:
+    if all(named) and len(cells) == len(runs) and 1 < len(set(rests)) < len(runs):
         return tuple(
             replace(run, settings={**run.settings, "run": rest}, seed=int(seed[1]), has_seed_in_name=True)
             for run, rest, seed in zip(runs, rests, filter(None, seeds), strict=True)
@@ -173,12 +172,15 @@ def _with_run_names(runs: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
     )
 
 
-def _is_apart(run: ComparedRun, other: ComparedRun) -> bool:
+def _is_distinct(run: ComparedRun, other: ComparedRun) -> bool:
     """Whether two runs have different seeds, or both state a setting with different values."""
-    both = run.settings.keys() & other.settings.keys()
-    unlike = [name for name in both if repr(run.settings[name]) != repr(other.settings[name])]
+    shared = run.settings.keys() & other.settings.keys()
     is_known = UNKNOWN not in (run.advantage, other.advantage)
-    return run.seed != other.seed or bool(unlike) or (is_known and run.advantage != other.advantage)
+    return (
+        run.seed != other.seed
+        or any(repr(run.settings[name]) != repr(other.settings[name]) for name in shared)
+        or (is_known and run.advantage != other.advantage)
+    )
 
 
 def on_common_steps(runs: Sequence[ComparedRun]) -> tuple[tuple[ComparedRun, ...], int]:
@@ -212,7 +214,7 @@ def drawdown(rewards: NDArray[np.float64]) -> float:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a command of ours trained a run; what a recorder wrote of somebody's script is a log."""
+    """Whether a command of ours trained a run; a recorder's files of somebody's script are a log."""
     return run_folder.manifest_path(folder).is_file() and "steps" in run_folder.read_manifest(folder).config
 
 
@@ -245,15 +247,15 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
     """A run of any other reader: its steps from its rollouts, its settings as far as they are logged."""
     run = read_run(path, read, rewards_only=True, measured="completions", progress=progress, metrics_alone=True)
     if run.source.kind == "metrics":
-        return _of_metrics(path, run)
-    if run.source.format in _OF_ONE_POLICY:
-        raise InputError("it holds samples of an evaluation and no training steps", hint=OF_SAMPLES)
+        return _read_metrics_alone(path, run)
+    if run.source.format in _SAMPLE_FORMATS:
+        raise InputError("it holds samples of an evaluation and no training steps", hint=SAMPLES_HINT)
     table = run.judged_rewards
     table = table.select(table.is_complete)
     if not len(table):
         raise InputError("no group has all its rewards", hint="Log the reward of each rollout.")
-    steps, of_group = np.unique(table.step, return_inverse=True)
-    num_judged = np.bincount(of_group, weights=table.size > 1)
+    steps, step = np.unique(table.step, return_inverse=True)
+    num_judged = np.bincount(step, weights=table.size > 1)
     sizes, seed = sizes_of(run.groups), run.settings.get("seed", 0)
     settings = {
         name: value if isinstance(value, str | int | float | bool) else str(value)
@@ -268,8 +270,8 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
         seed=seed if isinstance(seed, int) else 0,
         settings=settings,
         steps=steps,
-        reward=np.bincount(of_group, weights=table.sums(table.reward)) / np.bincount(of_group, weights=table.size),
-        degenerate=np.bincount(of_group, weights=table.is_dead) / num_judged if num_judged.all() else np.zeros(0),
+        reward=np.bincount(step, weights=table.sums(table.reward)) / np.bincount(step, weights=table.size),
+        degenerate=np.bincount(step, weights=table.is_dead) / num_judged if num_judged.all() else np.zeros(0),
         logged=_logged(run, steps),
         levels_left=levels_left(run),
         group_size=sizes[0] if len(sizes) == 1 else None,
@@ -279,10 +281,10 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
     )
 
 
-def _of_metrics(path: Path, run: Run) -> ComparedRun:
-    names = [name for name in ("reward", "frac_reward_zero_std") if name in run.step_metrics.columns]
-    at_once = {step for step, logged in run.metrics.items() if logged.keys() >= set(names)}
-    names = names if at_once else names[:1]  # logged at steps of their own, as by two callbacks
+def _read_metrics_alone(path: Path, run: Run) -> ComparedRun:
+    names = [name for name in ("reward", "frac_reward_zero_std") if name in run.courses.columns]
+    if not any(logged.keys() >= set(names) for logged in run.metrics.values()):
+        names = names[:1]  # each is logged at steps of its own, as by two callbacks
     metrics = {step: logged for step, logged in run.metrics.items() if logged.keys() >= set(names)}
     series = {name: _series(metrics, name) for name in names}
     steps = np.array(sorted(metrics), dtype=np.int64)
@@ -311,14 +313,14 @@ LOGGED = {
 
 
 def _logged(run: Run, steps: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-    of_steps: dict[str, NDArray[np.float64]] = {}
-    courses = common_metrics(run)
+    series: dict[str, NDArray[np.float64]] = {}
+    metrics = common_metrics(run)
     for metric, name in LOGGED.items():
-        with_number, values = courses.series(name)
-        is_compared = np.isin(with_number, steps)
+        logged_steps, values = metrics.course(name)
+        is_compared = np.isin(logged_steps, steps)
         if is_compared.sum() == len(steps) and np.isfinite(values[is_compared]).all():
-            of_steps[metric] = values[is_compared]
-    return of_steps
+            series[metric] = values[is_compared]
+    return series
 
 
 def _read_heldout(folder: Path, manifest: run_folder.RunManifest) -> Samples | None:
@@ -342,7 +344,7 @@ def _series(metrics: Mapping[int, Mapping[str, float]], name: str) -> NDArray[np
 
 
 def with_side_rewards(run: ComparedRun) -> ComparedRun:
-    """A run with how much of it its main reward decides, for which one of ours is read."""
+    """A run with the shares of its reward functions, for which a run of ours is read."""
     if run.sides is not None:
         return run
     try:
@@ -355,19 +357,18 @@ def with_differences(
     pairs: Sequence[ComparedPair], first: ComparedRun, second: ComparedRun
 ) -> tuple[ComparedPair, ...]:
     """Pairs of one run each, with the interval that their prompts give, or the steps of metrics alone."""
-    # A metric that is not a mean over groups, such as the drawdown, has no such interval; nor has a run whose
-    # rollouts cannot be read, nor a mean of rewards in two units. Of those that have one the verdict is ``differ``
-    # where zero is outside, for all of them at once.
+    # Numbers that are no mean over groups, such as the drawdown, runs whose rollouts cannot be read, and rewards in
+    # two units have no such interval. The verdict is ``differ`` where zero is outside, corrected for all of them.
     differences = changes(_means(first), _means(second))
-    in_two_units = _IN_UNITS_OF_REWARDS if unlike_rewards(first, second) else ()
+    in_two_units = _REWARD_MEANS if unlike_rewards(first, second) else ()
     compared = {pair.metric for pair in pairs}.difference(in_two_units)
     differences = {name: change for name, change in differences.items() if name in compared}
     judged = []
     for pair in pairs:
-        within = differences.get(pair.metric)
-        differs = within is not None and bonferroni(within, len(differences)).side_of_zero != 0
+        change = differences.get(pair.metric)
+        differs = change is not None and bonferroni(change, len(differences)).side_of_zero != 0
         why = "the rewards of the two are in two units" if pair.metric in in_two_units else pair.undefined
-        judged.append(replace(pair, within_runs=within, verdict="differ" if differs else pair.verdict, undefined=why))
+        judged.append(replace(pair, within_runs=change, verdict="differ" if differs else pair.verdict, undefined=why))
     return tuple(judged)
 
 
@@ -397,14 +398,14 @@ def unlike_levels(first: RewardTable, second: RewardTable) -> str:
     return f"Their rewards go from {ends}, so mean rewards are in two units."
 
 
-def _reward_trend(run: ComparedRun) -> dict[str, CourseTrend]:
+def _reward_trend(run: ComparedRun) -> dict[str, SeriesTrend]:
     return trend_of("reward", run.steps[: len(run.reward)].tolist(), run.reward)
 
 
 def _logged_means(run: ComparedRun) -> dict[str, Number]:
-    """Of what the trainer logged; of completions' lengths where no rollouts have them, with their trend."""
+    """The means of logged metrics; completion lengths, with their trend, only where there are no rollouts."""
     steps = tuple(run.steps.tolist())
-    means: dict[str, Number] = {name: CourseMean(steps, values) for name, values in run.logged.items()}
+    means: dict[str, Number] = {name: SeriesMean(steps, values) for name, values in run.logged.items()}
     if run.rewards is not None:
         means.pop("completion_tokens", None)
     elif "completion_tokens" in means:
@@ -416,7 +417,7 @@ def _means(run: ComparedRun) -> Means:
     if run.log is not None and run.log.kind == "metrics":
         series = {"train_reward": run.reward, "mean_frac_reward_zero_std": run.degenerate}
         steps = tuple(run.steps.tolist())
-        means = {name: CourseMean(steps, values) for name, values in series.items() if len(values)}
+        means = {name: SeriesMean(steps, values) for name, values in series.items() if len(values)}
         return means | _reward_trend(run) | _logged_means(run)
     table = run.rewards
     if table is None:
@@ -427,11 +428,8 @@ def _means(run: ComparedRun) -> Means:
         table = table.select(table.is_complete & np.isin(table.step, run.steps))
     if not len(table):
         return {}
+    numbers: dict[str, Number] = {"train_reward": reward_over_steps(table), **_reward_trend(run)}
     judged = table.select(table.size > 1)
-    shares = (
-        {"mean_frac_reward_zero_std": dead_over_steps(judged)}
-        if set(judged.step.tolist()) == set(table.step.tolist())
-        else {}
-    )
-    of_rollouts = {"train_reward": reward_over_steps(table)} | _reward_trend(run) | shares | completion_lengths(table)
-    return of_rollouts | _logged_means(run)
+    if set(judged.step.tolist()) == set(table.step.tolist()):
+        numbers["mean_frac_reward_zero_std"] = dead_over_steps(judged)
+    return numbers | completion_lengths(table) | _logged_means(run)

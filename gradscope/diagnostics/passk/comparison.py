@@ -48,8 +48,8 @@ def compare_samples(
     first: Samples, second: Samples, ks: Sequence[int], *, resampling: Resampling
 ) -> results.PassAtKComparison:
     """Second against first, paired by prompt, at the budgets ``ks``, ascending."""
-    where = {prompt: row for row, prompt in enumerate(second.prompts)}
-    pairs = [(row, where[prompt]) for row, prompt in enumerate(first.prompts) if prompt in where]
+    row_of = {prompt: row for row, prompt in enumerate(second.prompts)}
+    pairs = [(row, row_of[prompt]) for row, prompt in enumerate(first.prompts) if prompt in row_of]
     if not pairs:
         raise InputError(
             f"{first.source.path} and {second.source.path} have no prompt in common: the first has prompt "
@@ -66,9 +66,13 @@ def compare_samples(
     )
     defined_ks = [row.k for row in rows if row.difference.is_defined]
     solves_first, solves_second = before[1] > 0, after[1] > 0
-    won, lost, unsolved = _at_largest(before, after, defined_ks, resampling=resampling)
+    won, lost, unsolved = _changes_at_largest(before, after, defined_ks, resampling=resampling)
     sharpening = least_sharpening(before, after, resampling=resampling)
     verdict, evidence = judge_reach(rows, won=won, lost=lost, unsolved=unsolved, least_sharpening=sharpening)
+    verifier = ""
+    if defined_ks:
+        unsolved_after = 1 - float(pass_at_k(*after, defined_ks[-1]).mean())
+        verifier = verifier_caution((unsolved.value or 0.0, unsolved_after), defined_ks[-1], len(pairs))
     return results.PassAtKComparison(
         first=first.name,
         second=second.name,
@@ -87,11 +91,7 @@ def compare_samples(
         least_sharpening=sharpening,
         verdict=verdict,
         evidence=evidence,
-        verifier=verifier_caution(
-            (unsolved.value or 0.0, 1 - float(pass_at_k(*after, defined_ks[-1]).mean())), defined_ks[-1], len(pairs)
-        )
-        if defined_ks
-        else "",
+        verifier=verifier,
     )
 
 
@@ -121,10 +121,10 @@ def _difference_of_rows(
     )
 
 
-def _at_largest(
+def _changes_at_largest(
     first: Counts, second: Counts, ks: Sequence[int], *, resampling: Resampling
 ) -> tuple[Estimate, Estimate, Estimate]:
-    """What is gained, what is lost and what the first leaves unsolved at the largest budget that both have."""
+    """The shares won, lost, and unsolved by the first, at the largest budget that both have."""
     if not ks:
         undefined = Estimate.undefined_because("the two have no budget in common", num_units=len(first[0]))
         return undefined, undefined, undefined
@@ -171,50 +171,50 @@ def judge_reach(
     if len(defined) < 2:
         return "undecided", "one budget says nothing about reach: compare a small k with a large one"
     small, large = defined[0].difference, defined[-1].difference
-    both = f"{_difference(defined[0])}, {_difference(defined[-1])}"
+    ends = f"{_difference(defined[0])}, {_difference(defined[-1])}"
     beyond = least_sharpening is not None and least_sharpening > MAX_SHARPENING
     if beyond and large.side_of_zero > 0:
         return "capacity expansion", (
             f"the second solves prompts anew, beyond the best of {least_sharpening:,.0f} samples of the first, and "
-            f"more at the largest budget: {both}"
+            f"more at the largest budget: {ends}"
         )
     none_won, none_lost = won.ends[1] < MARGIN, lost.ends[1] < MARGIN
     if small.side_of_zero > 0 and none_won and none_lost and large.side_of_zero <= 0 and large.ends[1] < small.ends[0]:
         left = f"{with_interval(unsolved, '.3f')} of the prompts unsolved"
         if unsolved.ends[1] <= MARGIN:
-            return "no headroom", f"at the largest budget the first leaves {left}, next to nothing to expand: {both}"
+            return "no headroom", f"at the largest budget the first leaves {left}, next to nothing to expand: {ends}"
         if unsolved.ends[0] <= MARGIN:
             return "undecided", (
                 f"a gain at the smallest budget; at the largest the first leaves {left}, not certainly more than "
-                f"{MARGIN:g}, so there may have been nothing to expand: {both}"
+                f"{MARGIN:g}, so there may have been nothing to expand: {ends}"
             )
         return "search compression", (
             f"a gain at the smallest budget; at the largest less than {MARGIN:g} is won on any prompts, and less than "
-            f"{MARGIN:g} lost: {both}"
+            f"{MARGIN:g} lost: {ends}"
         )
     if small.side_of_zero > 0 and none_won and large.side_of_zero < 0:
-        return "search compression", f"the gain at the smallest budget is a loss at the largest: {both}"
-    return "undecided", f"{_course(defined)}: {both}{_why_not_reach(defined, beyond)}"
+        return "search compression", f"the gain at the smallest budget is a loss at the largest: {ends}"
+    return "undecided", f"{_directions(defined)}: {ends}{_why_not_reach(defined, beyond)}"
 
 
 def verifier_caution(unsolved: tuple[float, float], k: int, num_prompts: int) -> str:
-    """What false positives of the verifier would do to a verdict, a sentence without its period."""
+    """How false positives of the verifier would change a verdict, a sentence without its period."""
     # A verifier that passes a share f of wrong samples leaves (1 - f)^k of those prompts unsolved that k samples do
     # not solve. So f = 1 - (u2 / u1)^(1/k) in the second alone makes unsolved shares of u1 and u2 of one and the same
     # policy. A second that leaves no prompt unsolved counts as leaving half a prompt.
     first, second = unsolved[0], max(unsolved[1], 0.5 / num_prompts)
     solved = 1 - (1 - ONE_IN_A_HUNDRED) ** k
-    alike = (
+    caution = (
         f"a verifier that passes {percent(ONE_IN_A_HUNDRED)} of wrong samples counts a prompt without a right one as "
         f"solved in {percent(solved)} of cases at k = {k}"
     )
     if second >= first - _EQUAL:
-        return alike
-    alone = 1 - (second / first) ** (1 / k)
-    return f"{alike}; had it passed {in_two_digits(alone)} of them in the second alone, that would be the whole gain"
+        return caution
+    rate = 1 - (second / first) ** (1 / k)
+    return f"{caution}; had it passed {in_two_digits(rate)} of them in the second alone, that would be the whole gain"
 
 
-def _course(rows: Sequence[results.PassAtKDifference]) -> str:
+def _directions(rows: Sequence[results.PassAtKDifference]) -> str:
     sides = [row.difference.side_of_zero for row in rows]
     if set(sides) == {1}:
         return "gains at every sampled k"

@@ -26,10 +26,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings.passk import OTHERWISE, evaluation_findings, passk_findings
 from gradscope.metrics.outcomes.forecast import fit_pass_rates
 from gradscope.metrics.outcomes.groups import binary_threshold, passes
-from gradscope.metrics.outcomes.passk import (
-    estimate_pass_table,
-    first_attempts,
-)
+from gradscope.metrics.outcomes.passk import estimate_pass_table, first_attempts
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means, unit_sums
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
@@ -57,7 +54,7 @@ def sample_files(path: str | Path, progress: ProgressCallback = no_progress) -> 
 def read_samples(path: str | Path, *, success_threshold: float | None = None) -> Samples:
     """The samples of one file of one policy, counted by prompt."""
     file = fetched(path)
-    run = _run_of(file, success_threshold, ReadOptions(), no_progress)
+    run = _read_file(file, success_threshold, ReadOptions(), no_progress)
     return samples_of_run(run, name=file.name, success_threshold=success_threshold)
 
 
@@ -65,14 +62,12 @@ _NOT_READ = "not read"
 _read = partial(read_run, rewards_only=True, measured="completions")
 
 
-def _run_of(file: Path, threshold: float | None, read: ReadOptions, progress: ProgressCallback) -> Run:
-    # Held-out samples of a run of ours say themselves which are correct; no threshold is needed.
-    own = with_own_verdicts(file, read) if threshold is None else read
-    return _read(file, own, progress=progress)
+def _read_file(file: Path, threshold: float | None, read: ReadOptions, progress: ProgressCallback) -> Run:
+    return _read(file, with_own_verdicts(file, read) if threshold is None else read, progress=progress)
 
 
 def with_own_verdicts(path: Path, read: ReadOptions) -> ReadOptions:
-    """How to read held-out samples of a run of ours, which say themselves which are correct; others as they are."""
+    """How to read held-out samples of a run of ours, which log which are correct; others as they are."""
     folder = path.parent.parent
     is_heldout = manifest_path(folder).is_file() and path in [heldout_path(folder, when) for when in _WHEN]
     if not is_heldout or read.columns != ColumnNames():
@@ -83,7 +78,7 @@ def with_own_verdicts(path: Path, read: ReadOptions) -> ReadOptions:
 def samples_of_run(
     run: Run, *, name: str, success_threshold: float | None = None, scorer: str | None = None, policy: str | None = None
 ) -> Samples:
-    """The samples of a run of one step, counted by prompt; of them those of a policy, "" for those that name none."""
+    """The samples of a run of one step, counted by prompt, or those of one policy, "" for those that name none."""
     if len(run.steps) > 1:
         raise InputError(
             f"{run.source.path} logs {len(run.steps)} training steps, each from another policy: they have no "
@@ -97,17 +92,15 @@ def samples_of_run(
             hint=f"Each of them: gradscope passk {shlex.quote(run.source.path)}",
         )
     rewards = table.reward if scorer is None else table.rewards[scorer]
-    is_own = _is_of(table, policy)
-    is_known = is_own & ~np.isnan(rewards)
+    is_drawn = _is_drawn_from(table, policy)
+    is_known = is_drawn & ~np.isnan(rewards)
     reward, prompt = rewards[is_known], np.repeat(table.prompt, table.size)[is_known]
     if not len(reward):
         raise InputError(
             f"{run.source.path} holds no sample with a reward.",
             hint="Name the column of verdicts with --reward-column.",
         )
-    threshold = success_threshold
-    if threshold is None:
-        threshold = binary_threshold(reward)
+    threshold = binary_threshold(reward) if success_threshold is None else success_threshold
     is_whole = np.all((reward >= 0) & (reward == np.floor(reward)))
     if threshold is None and is_whole and len(np.unique(prompt)) == len(prompt):
         largest = reward.max()
@@ -118,7 +111,7 @@ def samples_of_run(
             "say which of them pass: --success-threshold 1",
         )
     if threshold is None:
-        verdicts = (name for name, of in table.rewards.items() if binary_threshold(of[is_own]) is not None)
+        verdicts = (name for name, scores in table.rewards.items() if binary_threshold(scores[is_drawn]) is not None)
         say = next((f"Name the verdict: --reward-column {shlex.quote(name)}, or say" for name in verdicts), "Say")
         raise InputError(
             f"{run.source.path} has rewards that are neither 0/1 nor -1/1: which samples are correct is not known.",
@@ -133,10 +126,10 @@ def samples_of_run(
     return Samples(
         name=name,
         source=source,
-        prompts=tuple(table.prompts[at] for at in dict.fromkeys(prompt.tolist())),
+        prompts=tuple(table.prompts[index] for index in dict.fromkeys(prompt.tolist())),
         num_samples=counts[:, 1],
         num_correct=counts[:, 0],
-        num_missing=int(np.sum(is_own & ~is_known)),
+        num_missing=int(np.sum(is_drawn & ~is_known)),
         num_copies=num_copies if num_copies > _FEW * len(reward) else 0,
     )
 
@@ -145,8 +138,8 @@ _LONG = 64  # characters of a text that two samples hardly have by chance
 _FEW = 0.05  # of the samples, up to which copies hardly narrow an interval
 
 
-def _is_of(table: RewardTable, policy: str | None) -> NDArray[np.bool_]:
-    """Which rollouts are of a policy, "" for those that name none; of None all."""
+def _is_drawn_from(table: RewardTable, policy: str | None) -> NDArray[np.bool_]:
+    """Whether each rollout is a policy's, "" for those that name none; None: any."""
     if table.policy is None or policy is None:
         return np.ones(len(table.reward), dtype=np.bool_)
     return np.equal(table.policy, table.policies.index(policy) if policy else UNKNOWN)
@@ -158,7 +151,8 @@ def _policies_of(run: Run) -> tuple[str | None, ...]:
     if table.policy is None or len(table.policies) < 2:
         return (None,)
     scored = np.unique(table.policy[~np.isnan(table.reward)]).tolist()
-    return (*(table.policies[at] for at in scored if at != UNKNOWN), *[""] * (UNKNOWN in scored)) or ("",)
+    names = [table.policies[index] for index in scored if index != UNKNOWN]
+    return (*names, *[""] * (UNKNOWN in scored)) or ("",)
 
 
 USUAL_KS = (5, 10, 20, 50, 100)  # budgets that papers report, in addition to the powers of two
@@ -196,24 +190,24 @@ def measure_pass_at_k(
         evaluations_below(path, read, progress) if sample_files(path, progress) == (fetched(path),) else ()
         for path in paths
     ]
-    paths = tuple(of[0].path if len(of) == 1 else path for path, of in zip(paths, evaluations, strict=True))
-    if any(len(of) > 1 for of in evaluations):
+    paths = tuple(below[0].path if len(below) == 1 else path for path, below in zip(paths, evaluations, strict=True))
+    if any(len(below) > 1 for below in evaluations):
         logs = [log for path, below in zip(paths, evaluations, strict=True) for log in below or [_log_at(path, read)]]
         logs.sort(key=lambda log: (log.task, log.model))
-        score = partial(_tables_of, ks=ks, threshold=success_threshold, read=read, resampling=resampling)
+        score = partial(_evaluation_tables, ks=ks, threshold=success_threshold, read=read, resampling=resampling)
         tables = tuple(table for log in logs for table in score(log, progress=progress))
         if all(table.source.recognized == _NOT_READ for table in tables):
             _read(logs[0].path, replace(read, reader=logs[0].format), progress=progress)  # whose error has a hint
         return results.PassAtKReport(tables=tables, comparison=None, findings=evaluation_findings(tables))
     files = [file for path in paths for file in sample_files(path, progress)]
-    runs = [(file.name, _run_of(file, success_threshold, read, progress)) for file in files]
+    runs = [(file.name, _read_file(file, success_threshold, read, progress)) for file in files]
     samples = [
         samples_of_run(run, name=policy or name, success_threshold=success_threshold, policy=policy)
         for name, run in runs
         for policy in _policies_of(run)
     ]
     names = names_apart([policy.name for policy in samples], [policy.source.path for policy in samples])
-    twice = [
+    copies = [
         f"{second.name} is {first.name}, byte for byte: no sample of it is a new one."
         for first, second in combinations(dict.fromkeys(files), 2)
         if first.is_file() and second.is_file() and cmp(first, second, shallow=False)
@@ -223,10 +217,9 @@ def measure_pass_at_k(
         ks=ks,
         resampling=resampling,
     )
-    report = replace(report, findings=(*report.findings[:1], *twice, *report.findings[1:]))
-    if any(have_different_questions(files[0], file, samples[0].prompts) for file in files[1:]):
-        return replace(report, findings=(report.findings[0], OTHERWISE, *report.findings[1:]))
-    return report
+    if any(ask_otherwise(files[0], file, samples[0].prompts) for file in files[1:]):
+        copies = [OTHERWISE, *copies]
+    return replace(report, findings=(*report.findings[:1], *copies, *report.findings[1:]))
 
 
 def pass_at_k_of_samples(
@@ -236,10 +229,12 @@ def pass_at_k_of_samples(
     budgets = sorted(set(ks)) or default_ks(min(int(policy.num_samples.max()) for policy in samples))
     tables = tuple(_table(policy, budgets, resampling=resampling) for policy in samples)
     first, *rest = samples
-    # of the policies of one file only those that were asked the same; other files without such a prompt are refused
-    asked = set(first.prompts)
-    paired = (of for of in rest if of.source.path != first.source.path or not asked.isdisjoint(of.prompts))
-    comparisons = [compare_samples(first, other, budgets, resampling=resampling) for other in paired]
+    # policies of one file are compared where they share prompts; another file without a common prompt is refused
+    comparisons = [
+        compare_samples(first, other, budgets, resampling=resampling)
+        for other in rest
+        if other.source.path != first.source.path or not set(first.prompts).isdisjoint(other.prompts)
+    ]
     return results.PassAtKReport(
         tables=tables,
         comparison=comparisons[0] if comparisons else None,
@@ -257,7 +252,7 @@ def _log_at(path: str | Path, read: ReadOptions) -> EvaluationLog:
     return next(iter(evaluations_in(file, read)), unknown)
 
 
-def _tables_of(
+def _evaluation_tables(
     log: EvaluationLog,
     *,
     ks: Sequence[int],
@@ -276,8 +271,8 @@ def _tables_of(
                 columns = replace(read.columns, reward=scorer)
                 run = _read(log.path, replace(read, columns=columns), progress=progress)
             for policy in _policies_of(run):
-                of = replace(log, model=policy or log.model)
-                yield _evaluation_table(run, of, scorer, policy, ks, threshold=threshold, resampling=resampling)
+                named_log = replace(log, model=policy or log.model)
+                yield _evaluation_table(run, named_log, scorer, policy, ks, threshold=threshold, resampling=resampling)
     except InputError as error:
         if read.strict:
             raise
@@ -297,7 +292,7 @@ def _evaluation_table(
 ) -> results.PassAtKTable:
     rewards = reward_table(run.groups)
     scores = rewards.rewards.get(scorer or "", rewards.reward)
-    is_known = ~np.isnan(scores) & _is_of(rewards, policy)
+    is_known = ~np.isnan(scores) & _is_drawn_from(rewards, policy)
     scored, prompts = scores[is_known], np.repeat(rewards.prompt, rewards.size)[is_known]
     is_share = bool(np.all((scored >= 0) & (scored <= 1)))
     (mean,) = bootstrap_means(scored[:, None], prompts, resampling=resampling, share=is_share)
@@ -305,9 +300,13 @@ def _evaluation_table(
         counted = np.unique(prompts, return_counts=True)[1] if len(scored) else None
         reason = _NO_VERDICT if len(scored) else "no sample has this score"
         return _without_verdicts(reason, log, scorer, policy, source=run.source, mean=mean, counted=counted, run=run)
-    name = _name_of(log, scorer, policy)
-    of_scorer = scorer if scorer in rewards.rewards else None
-    samples = samples_of_run(run, name=name, success_threshold=threshold, scorer=of_scorer, policy=policy)
+    samples = samples_of_run(
+        run,
+        name=_name_of(log, scorer, policy),
+        success_threshold=threshold,
+        scorer=scorer if scorer in rewards.rewards else None,
+        policy=policy,
+    )
     table = _table(samples, sorted(set(ks)) or default_ks(int(samples.num_samples.max())), resampling=resampling)
     return replace(table, evaluation=_evaluation(log, scorer, mean, run))
 

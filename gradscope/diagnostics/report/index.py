@@ -298,9 +298,9 @@ def _numbers(run: Run, steps: Sequence[int]) -> means_of_runs.Means:
         course = _finite(logged, metric)
         chosen = tuple(step for step in steps if step in course)
         if chosen:
-            numbers[title] = means_of_runs.CourseMean(chosen, np.array([course[step] for step in chosen]))
+            numbers[title] = means_of_runs.SeriesMean(chosen, np.array([course[step] for step in chosen]))
     if len(rewards) >= 3:
-        numbers[_TREND] = means_of_runs.CourseTrend(tuple(rewards), np.array(list(rewards.values())))
+        numbers[_TREND] = means_of_runs.SeriesTrend(tuple(rewards), np.array(list(rewards.values())))
     return numbers
 
 

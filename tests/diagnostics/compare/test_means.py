@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.compare.means import (
-    CourseMean,
-    CourseTrend,
+    SeriesMean,
+    SeriesTrend,
     changes,
     dead_over_steps,
     parting,
@@ -29,18 +29,18 @@ def test_every_step_counts_alike_in_the_mean_of_groups() -> None:
 def test_courses_of_the_same_steps_are_compared_step_by_step() -> None:
     rising = np.linspace(0.0, 5.0, 40)
     noise = np.random.default_rng(0).normal(size=40) * 0.01
-    before, after = CourseMean(STEPS, rising), CourseMean(STEPS, rising + 0.1 + noise)
+    before, after = SeriesMean(STEPS, rising), SeriesMean(STEPS, rising + 0.1 + noise)
     same_steps = changes({"kl": before}, {"kl": after})["kl"]
     assert same_steps.value == pytest.approx(0.1, abs=0.01)
     assert same_steps.side_of_zero == 1
-    other_steps = changes({"kl": before}, {"kl": CourseMean(tuple(range(2, 42)), after.values)})["kl"]
+    other_steps = changes({"kl": before}, {"kl": SeriesMean(tuple(range(2, 42)), after.values)})["kl"]
     assert other_steps.side_of_zero == 0  # what both do over their course is noise there
 
 
 def test_of_shares_a_trend_is_at_most_one() -> None:
-    assert CourseTrend(STEPS, np.linspace(0.0, 1.0, 40)).ends == (-1.0, 1.0)
-    assert CourseTrend(STEPS, np.linspace(0.0, 2.0, 40)).estimate.value == pytest.approx(2.0)
-    assert CourseTrend((1, 2), np.array([0.0, 1.0])).estimate.undefined
+    assert SeriesTrend(STEPS, np.linspace(0.0, 1.0, 40)).ends == (-1.0, 1.0)
+    assert SeriesTrend(STEPS, np.linspace(0.0, 2.0, 40)).estimate.value == pytest.approx(2.0)
+    assert SeriesTrend((1, 2), np.array([0.0, 1.0])).estimate.undefined
 
 
 @pytest.mark.parametrize("side", [1.0, -1.0])
@@ -59,11 +59,11 @@ def test_runs_part_where_one_collapses(side: float) -> None:
 def test_runs_that_wander_seldom_part() -> None:
     rng, num = np.random.default_rng(0), 0
     for _ in range(40):
-        courses = []
+        series = []
         for _ in range(2):
             values = rng.normal(size=100)
-            for at in range(1, 100):  # correlated by 0.9
-                values[at] = 0.9 * values[at - 1] + 0.436 * values[at]
-            courses.append(dict(enumerate(values.tolist())))
-        num += parting(*courses) is not None
+            for step in range(1, 100):  # correlated by 0.9
+                values[step] = 0.9 * values[step - 1] + 0.436 * values[step]
+            series.append(dict(enumerate(values.tolist())))
+        num += parting(*series) is not None
     assert num <= 5  # 5 % of 200

@@ -54,10 +54,7 @@ def test_seeds_decide_suggest_or_leave_open() -> None:
 
 def test_a_decision_counts_all_tests_that_could_decide() -> None:
     noise = np.random.default_rng(0).normal(size=(6, 8)).tolist()
-    few, many = (
-        with_verdicts([pair_of(RISING), *map(pair_of, noise[:5])]),
-        with_verdicts([pair_of(RISING), *map(pair_of, noise)]),
-    )
+    few, many = (with_verdicts([pair_of(RISING), *map(pair_of, noise[:number])]) for number in (5, 6))
     assert (few[0].sign_flip_p_holm, few[0].verdict) == (pytest.approx(6 * 2 / 256), "decides")
     assert (many[0].sign_flip_p_holm, many[0].verdict) == (pytest.approx(7 * 2 / 256), "suggests")
     assert many[1].least_detectable.undefined == (
@@ -80,8 +77,8 @@ def test_equal_arms_that_bifurcate_are_seldom_decided() -> None:
 def test_the_least_detectable_difference_is_detected_as_often_as_stated() -> None:
     rng = np.random.default_rng(2)
     (pair,) = with_verdicts([pair_of(rng.normal(size=10))])
-    least = pair.least_detectable.value / pair.spread
-    decided = [with_verdicts([pair_of(rng.normal(least, 1.0, 10))])[0].verdict == "decides" for _ in range(200)]
+    effect = pair.least_detectable.value / pair.spread
+    decided = [with_verdicts([pair_of(rng.normal(effect, 1.0, 10))])[0].verdict == "decides" for _ in range(200)]
     assert np.mean(decided) == pytest.approx(0.8, abs=0.1)
 
 
@@ -126,13 +123,8 @@ def grid(tmp_path: Path) -> Path:
     """Two formulations with three seeds: sign earns .10, .11 and .12 less."""
     for seed in range(3):
         write_run(tmp_path / f"grpo-{seed}", seed=seed, rewards=shifted(0.0, seed))
-        write_run(
-            tmp_path / f"sign-{seed}",
-            advantage="sign",
-            seed=seed,
-            rewards=shifted(-0.1 - 0.02 * seed, seed),
-            correct=(2, 3),
-        )
+        options = {"rewards": shifted(-0.1 - 0.02 * seed, seed), "correct": (2, 3)}
+        write_run(tmp_path / f"sign-{seed}", advantage="sign", seed=seed, **options)
     return tmp_path
 
 
@@ -164,13 +156,12 @@ def test_cells_are_means_over_seeds_and_pairs_are_paired_by_seed(grid: Path) -> 
     assert pair.test == "paired t"
     made = [pair for pair in comparison.pairs if pair.p_value is not None]
     assert comparison.num_tests == len(made) == 4
-    pair = measured_pair(comparison, "train_reward")
     assert pair.p_holm == pytest.approx(4 * (pair.p_value or 0.0))
     # held-out samples differ by the same amount for every seed: nothing tells how much that varies
-    alike = measured_pair(comparison, "pass@1")
-    assert alike.difference.value == pytest.approx(0.125)
-    assert (alike.p_value, alike.p_holm) == (None, None)
-    assert alike.undefined == "all pairs differ by the same amount, which leaves no spread to judge it by"
+    constant = measured_pair(comparison, "pass@1")
+    assert constant.difference.value == pytest.approx(0.125)
+    assert (constant.p_value, constant.p_holm) == (None, None)
+    assert constant.undefined == "all pairs differ by the same amount, which leaves no spread to judge it by"
 
 
 def test_only_cells_that_differ_in_one_thing_are_compared(tmp_path: Path) -> None:
@@ -179,23 +170,17 @@ def test_only_cells_that_differ_in_one_thing_are_compared(tmp_path: Path) -> Non
             for rate in (1e-4, 2e-4):
                 write_run(tmp_path / f"{advantage}{rate}{seed}", advantage=advantage, seed=seed, learning_rate=rate)
     comparison = compare_runs(tmp_path)
-    assert [cell.name for cell in comparison.cells] == [
-        "grpo, learning_rate 0.0001",
-        "grpo, learning_rate 0.0002",
-        "sign, learning_rate 0.0001",
-        "sign, learning_rate 0.0002",
-    ]
+    names = [f"{name}, learning_rate {rate}" for name in ("grpo", "sign") for rate in ("0.0001", "0.0002")]
+    assert [cell.name for cell in comparison.cells] == names
     changed = [(pair.first, pair.second, pair.changed) for pair in comparison.pairs if pair.metric == "train_reward"]
-    names = [cell.name for cell in comparison.cells]
     assert changed == [
         (names[0], names[2], "advantage"),
         (names[1], names[3], "advantage"),
         (names[0], names[1], "learning_rate"),
         (names[2], names[3], "learning_rate"),
     ]
-    assert comparison.findings[0].startswith(
-        f"None of the {comparison.num_tests} tests decides after Holm's correction"
-    )
+    words = f"None of the {comparison.num_tests} tests decides after Holm's correction"
+    assert comparison.findings[0].startswith(words)
 
 
 def test_one_cell_has_no_pairs_and_its_folders_and_checkpoints_are_no_settings(tmp_path: Path) -> None:
@@ -294,10 +279,10 @@ def test_only_what_was_asked_for_is_tested(tmp_path: Path) -> None:
                 rewards = (0.1, 0.2, 0.3 + 0.01 * seed, 0.4 + 1000 * rate * (1 + 0.1 * seed))
                 name = f"{advantage}-{rate}-{seed}"
                 write_run(tmp_path / name, advantage=advantage, seed=seed, learning_rate=rate, rewards=rewards)
-    everything, asked = compare_runs(tmp_path), compare_runs(tmp_path, only="learning_rate")
+    everything, chosen = compare_runs(tmp_path), compare_runs(tmp_path, only="learning_rate")
     assert {pair.changed for pair in everything.pairs} == {"advantage", "learning_rate"}
-    assert {pair.changed for pair in asked.pairs} == {"learning_rate"}
-    assert 0 < asked.num_tests < everything.num_tests
+    assert {pair.changed for pair in chosen.pairs} == {"learning_rate"}
+    assert 0 < chosen.num_tests < everything.num_tests
     with pytest.raises(InputError, match="No two cells differ in 'steps' alone") as caught:
         compare_runs(tmp_path, only="steps")
     assert caught.value.hint == "They differ in advantage, learning_rate; leave out --vary."

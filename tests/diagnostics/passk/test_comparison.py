@@ -10,7 +10,7 @@ from gradscope.diagnostics.passk import measure as passk
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import Resampling
-from gradscope.results.passk import PassAtKDifference
+from gradscope.results.passk import PassAtKDifference, Solved
 from tests.diagnostics.made_up_runs import FIRST, SECOND, samples
 
 
@@ -18,8 +18,8 @@ def test_second_file_is_paired_by_prompt() -> None:
     report = passk.pass_at_k_of_samples([FIRST, SECOND], ks=(4, 1))
     comparison = report.comparison
     third = samples("third", {"a": [0, 0, 0, 0]})
-    further = passk.pass_at_k_of_samples([FIRST, SECOND, third]).further_comparisons
-    assert [(pair.first, pair.second) for pair in further] == [("first", "third")]
+    (pair,) = passk.pass_at_k_of_samples([FIRST, SECOND, third]).further_comparisons
+    assert (pair.first, pair.second) == ("first", "third")
     assert (comparison.num_prompts, comparison.num_unpaired) == (3, 1)
     by_k = {row.k: row for row in comparison.rows}
     assert by_k[1].difference.value == pytest.approx((3 * 0.25 - 1.5) / 3)
@@ -27,8 +27,7 @@ def test_second_file_is_paired_by_prompt() -> None:
     assert by_k[4].difference.value == pytest.approx(1 / 3)
     assert (by_k[4].first_wins, by_k[4].second_wins, by_k[4].ties) == (0, 1, 2)
     assert comparison.crossover_k is None, "what intervals allow is no turn"
-    assert (comparison.solved.both, comparison.solved.first_only) == (2, 0)
-    assert (comparison.solved.second_only, comparison.solved.neither) == (1, 0)
+    assert comparison.solved == Solved(both=2, first_only=0, second_only=1, neither=0)
     verdict, factor, verifier, *reach = report.findings
     assert verifier.startswith("A verifier that passes 1.0 % of wrong samples")
     assert verdict.startswith(
@@ -39,12 +38,9 @@ def test_second_file_is_paired_by_prompt() -> None:
     assert [sentence.partition(":")[0] for sentence in reach] == ["first", "second"]
 
 
-def difference(k: int, of_samples: Estimate) -> PassAtKDifference:
-    unasked = Estimate.undefined_because("not asked for")
-    counts = {"first_wins": 0, "second_wins": 0, "ties": 0}
-    return PassAtKDifference(
-        k=k, difference=of_samples, **counts, compression_factor=unasked, compression_at_least=None
-    )
+def difference(k: int, estimate: Estimate) -> PassAtKDifference:
+    factor = {"compression_factor": Estimate.undefined_because("not measured"), "compression_at_least": None}
+    return PassAtKDifference(k=k, difference=estimate, first_wins=0, second_wins=0, ties=0, **factor)
 
 
 @pytest.mark.parametrize(
@@ -78,17 +74,14 @@ def judged(draw: Callable[[np.random.Generator], np.ndarray], change: Change, n:
     for seed in range(10):
         rng = np.random.default_rng(seed)
         first, second = (counted(n, rng.binomial(n, rates)) for rates in change(draw(rng)))
-        comparison = pairs.compare_samples(
-            first, second, (1, 4, n), resampling=Resampling(num_resamples=300, seed=seed)
-        )
-        verdicts[comparison.verdict] += 1
+        resampling = Resampling(num_resamples=300, seed=seed)
+        verdicts[pairs.compare_samples(first, second, (1, 4, n), resampling=resampling).verdict] += 1
     return verdicts
 
 
 def counted(n: int, correct: np.ndarray) -> pairs.Samples:
-    return replace(
-        FIRST, prompts=tuple(map(str, range(len(correct)))), num_samples=np.full(len(correct), n), num_correct=correct
-    )
+    prompts = tuple(map(str, range(len(correct))))
+    return replace(FIRST, prompts=prompts, num_samples=np.full(len(correct), n), num_correct=correct)
 
 
 def best_of(m: float) -> Change:
@@ -97,10 +90,7 @@ def best_of(m: float) -> Change:
 
 def newly_solved(share: float) -> Change:
     """The first ``share`` of the prompts are impossible for the first policy, and 0.3 for the second."""
-    return lambda rates: (
-        np.where(np.arange(len(rates)) < share * len(rates), 0.0, rates),
-        np.where(np.arange(len(rates)) < share * len(rates), 0.3, rates),
-    )
+    return lambda rates: tuple(np.where(np.arange(len(rates)) < share * len(rates), rate, rates) for rate in (0.0, 0.3))
 
 
 @pytest.mark.slow
@@ -138,7 +128,7 @@ def with_impossible(rates: np.ndarray) -> np.ndarray:
 
 
 GAIN, LEFT_OPEN, EQUAL, LOSS = (0.1, 0.3), (-0.05, 0.44), (-0.02, 0.03), (-0.2, -0.06)
-NONE, ABOVE = (0.0, 0.9 * pairs.MARGIN), (0.02, 1.1 * pairs.MARGIN)
+NEGLIGIBLE, ABOVE = (0.0, 0.9 * pairs.MARGIN), (0.02, 1.1 * pairs.MARGIN)
 
 
 def around(ends: tuple[float, float]) -> Estimate:
@@ -149,52 +139,100 @@ def differences(*ends: tuple[float, float]) -> list[PassAtKDifference]:
     return [difference(16**index, around(pair)) for index, pair in enumerate(ends)]
 
 
-SOME, SHARPER = (0.1, 0.2), (GAIN, EQUAL)
+UNSOLVED, SHARPER = (0.1, 0.2), (GAIN, EQUAL)
 
 
 @pytest.mark.parametrize(
-    ("ends", "won", "lost", "least", "verdict", "words", "unsolved"),
+    ("ends", "won", "lost", "sharpening", "verdict", "words", "unsolved"),
     [
-        ((GAIN, GAIN), ABOVE, NONE, 65.0, "capacity expansion", "beyond the best of 65 samples of the first", SOME),
-        ((LEFT_OPEN, GAIN), ABOVE, NONE, 65.0, "capacity expansion", "and more at the largest budget", SOME),
-        ((GAIN, GAIN), ABOVE, NONE, 64.0, "undecided", "gains at every sampled k: +0.200", SOME),
         (
             (GAIN, GAIN),
             ABOVE,
-            NONE,
+            NEGLIGIBLE,
+            65.0,
+            "capacity expansion",
+            "beyond the best of 65 samples of the first",
+            UNSOLVED,
+        ),
+        ((LEFT_OPEN, GAIN), ABOVE, NEGLIGIBLE, 65.0, "capacity expansion", "and more at the largest budget", UNSOLVED),
+        ((GAIN, GAIN), ABOVE, NEGLIGIBLE, 64.0, "undecided", "gains at every sampled k: +0.200", UNSOLVED),
+        (
+            (GAIN, GAIN),
+            ABOVE,
+            NEGLIGIBLE,
             None,
             "undecided",
-            "the best of up to 64 samples of the first may explain them",
-            SOME,
+            "the best of up to 64 samples of the first may explain",
+            UNSOLVED,
         ),
-        ((GAIN, LOSS), ABOVE, ABOVE, 65.0, "undecided", "some prompts are solved anew, beyond any best of 64", SOME),
-        (SHARPER, NONE, NONE, None, "search compression", "at the largest less than 0.05 is won", SOME),
-        (SHARPER, ABOVE, NONE, None, "undecided", "a gain at the smallest budget, no certain difference", SOME),
-        ((GAIN, (0.01, 0.03)), NONE, NONE, None, "undecided", "gains at every sampled k", SOME),
-        (((0.01, 0.05), EQUAL), NONE, NONE, None, "undecided", "a gain at the smallest budget", SOME),
-        ((GAIN, LOSS), NONE, ABOVE, None, "search compression", "the gain at the smallest budget is a loss", SOME),
-        ((GAIN, LOSS), ABOVE, ABOVE, None, "undecided", "a gain at the smallest budget, a loss at the largest", SOME),
-        ((GAIN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "no certain difference at the largest", SOME),
-        ((LOSS, LOSS), NONE, ABOVE, None, "undecided", "losses at every sampled k", SOME),
-        ((LEFT_OPEN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "the intervals allow a gain and a loss", SOME),
-        ((GAIN,), NONE, NONE, 65.0, "undecided", "one budget says nothing about reach", SOME),
-        (SHARPER, NONE, NONE, None, "no headroom", "next to nothing to expand", (0.0, pairs.MARGIN)),
-        (SHARPER, NONE, NONE, None, "undecided", "not certainly more than 0.05", (pairs.MARGIN, 0.2)),
-        (SHARPER, NONE, NONE, None, "search compression", "less than 0.05 is won", (1.02 * pairs.MARGIN, 0.2)),
+        (
+            (GAIN, LOSS),
+            ABOVE,
+            ABOVE,
+            65.0,
+            "undecided",
+            "some prompts are solved anew, beyond any best of 64",
+            UNSOLVED,
+        ),
+        (SHARPER, NEGLIGIBLE, NEGLIGIBLE, None, "search compression", "at the largest less than 0.05 is won", UNSOLVED),
+        (
+            SHARPER,
+            ABOVE,
+            NEGLIGIBLE,
+            None,
+            "undecided",
+            "a gain at the smallest budget, no certain difference",
+            UNSOLVED,
+        ),
+        ((GAIN, (0.01, 0.03)), NEGLIGIBLE, NEGLIGIBLE, None, "undecided", "gains at every sampled k", UNSOLVED),
+        (((0.01, 0.05), EQUAL), NEGLIGIBLE, NEGLIGIBLE, None, "undecided", "a gain at the smallest budget", UNSOLVED),
+        (
+            (GAIN, LOSS),
+            NEGLIGIBLE,
+            ABOVE,
+            None,
+            "search compression",
+            "the gain at the smallest budget is a loss",
+            UNSOLVED,
+        ),
+        (
+            (GAIN, LOSS),
+            ABOVE,
+            ABOVE,
+            None,
+            "undecided",
+            "a gain at the smallest budget, a loss at the largest",
+            UNSOLVED,
+        ),
+        ((GAIN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "no certain difference at the largest", UNSOLVED),
+        ((LOSS, LOSS), NEGLIGIBLE, ABOVE, None, "undecided", "losses at every sampled k", UNSOLVED),
+        ((LEFT_OPEN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "the intervals allow a gain and a loss", UNSOLVED),
+        ((GAIN,), NEGLIGIBLE, NEGLIGIBLE, 65.0, "undecided", "one budget says nothing about reach", UNSOLVED),
+        (SHARPER, NEGLIGIBLE, NEGLIGIBLE, None, "no headroom", "next to nothing to expand", (0.0, pairs.MARGIN)),
+        (SHARPER, NEGLIGIBLE, NEGLIGIBLE, None, "undecided", "not certainly more than 0.05", (pairs.MARGIN, 0.2)),
+        (
+            SHARPER,
+            NEGLIGIBLE,
+            NEGLIGIBLE,
+            None,
+            "search compression",
+            "less than 0.05 is won",
+            (1.02 * pairs.MARGIN, 0.2),
+        ),
     ],
 )
 def test_verdict_and_its_evidence(
     ends: tuple[tuple[float, float], ...],
     won: tuple[float, float],
     lost: tuple[float, float],
-    least: float | None,
+    sharpening: float | None,
     verdict: str,
     words: str,
     unsolved: tuple[float, float],
 ) -> None:
     shares = {"won": around(won), "lost": around(lost), "unsolved": around(unsolved)}
-    judged_as, evidence = pairs.judge_reach(differences(*ends), **shares, least_sharpening=least)
-    assert judged_as == verdict
+    actual, evidence = pairs.judge_reach(differences(*ends), **shares, least_sharpening=sharpening)
+    assert actual == verdict
     assert words in evidence
 
 
@@ -202,9 +240,8 @@ def test_what_false_positives_do_is_their_chance_among_k_samples() -> None:
     """Half the prompts are unsolvable, and the second's verifier passes 2 % of wrong samples: 64 samples each."""
     unsolved = 0.5 * 0.98**64
     caution = pairs.verifier_caution((0.5, unsolved), 64, 200)
-    assert (
-        "solved in 47.4 % of cases at k = 64; had it passed 2 % of them in the second alone, that would be" in caution
-    )
+    words = "solved in 47.4 % of cases at k = 64; had it passed 2 % of them in the second alone, that would be"
+    assert words in caution
     assert "alone" not in pairs.verifier_caution((0.1 + 0.2, 0.3), 64, 200), "equal but for rounding"
     assert "passed 6.9 % of them" in pairs.verifier_caution((0.5, 0.0), 64, 100)
     assert "solved in 3.0 % of cases at k = 3" in pairs.verifier_caution((0.5, 0.0), 3, 100)

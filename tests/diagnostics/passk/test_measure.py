@@ -37,10 +37,10 @@ def test_a_budget_beyond_the_samples_is_undefined() -> None:
     assert row.difference.undefined == row.compression_factor.undefined == "k = 4 exceeds the 2 samples of a prompt"
     assert (row.first_wins, row.second_wins, row.ties) == (0, 0, 0)
     assert comparison.frac_won.undefined == "the two have no budget in common"
-    alone = passk.pass_at_k_of_samples([FIRST], ks=(8,))
-    assert alone.tables[0].rows[0].pass_at_k.undefined == "k = 8 exceeds the 4 samples of a prompt"
-    assert alone.findings == ("first: no budget asked for is within the 4 samples of every prompt.",)
-    assert "at least 10 prompts, there are 4" in alone.tables[0].forecasts[0].pass_hat_k.undefined
+    report = passk.pass_at_k_of_samples([FIRST], ks=(8,))
+    assert report.tables[0].rows[0].pass_at_k.undefined == "k = 8 exceeds the 4 samples of a prompt"
+    assert report.findings == ("first: no budget asked for is within the 4 samples of every prompt.",)
+    assert "at least 10 prompts, there are 4" in report.tables[0].forecasts[0].pass_hat_k.undefined
 
 
 def test_table_of_one_file() -> None:
@@ -75,9 +75,8 @@ def test_codegen_and_tau_bench_have_their_published_numbers(shared_data: Path) -
     table = passk.pass_at_k_of_samples([counted], ks=(1, 2, 5, 10, 20, 50, 100)).tables[0]
     published = [0.22116, 0.30793, 0.42030, 0.50379, 0.58906, 0.68687, 0.73780]
     assert [row.pass_at_k.value for row in table.rows] == pytest.approx(published, abs=5.1e-6)
-    table = passk.pass_at_k_of_samples(
-        [passk.samples_of_run(tau_bench(shared_data), name="gpt-4o")], ks=(1, 2, 3, 4)
-    ).tables[0]
+    counted = passk.samples_of_run(tau_bench(shared_data), name="gpt-4o")
+    table = passk.pass_at_k_of_samples([counted], ks=(1, 2, 3, 4)).tables[0]
     assert [row.pass_hat_k.value for row in table.rows] == pytest.approx([0.42, 0.27333, 0.22, 0.20], abs=5e-6)
     assert [row.pass_at_k.value for row in table.rows] == pytest.approx([0.42, 0.56667, 0.66, 0.72], abs=5e-6)
 
@@ -104,8 +103,8 @@ def evaluations(tmp_path: Path) -> Path:
             for epoch in (1, 2)
             for right in [epoch == 2 and prompt != "z"]
         }
-        about = {"task": "gsm8k", "model": model, "dataset": {"sample_ids": [*"xyzw"]}, "config": {"epochs": 2}}
-        archive(tmp_path / f"{name}.eval", {**samples, "header.json": {"status": status, "eval": about}})
+        header = {"task": "gsm8k", "model": model, "dataset": {"sample_ids": [*"xyzw"]}, "config": {"epochs": 2}}
+        archive(tmp_path / f"{name}.eval", {**samples, "header.json": {"status": status, "eval": header}})
     (tmp_path / "3.eval").write_bytes(b"cut off")
     write_lines(tmp_path / "math.jsonl", *({"task_id": name, "passed": True} for name in "ab"))
     return tmp_path
@@ -115,33 +114,26 @@ def test_a_folder_of_evaluations_is_a_table_a_log_and_scorer(
     evaluations: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = passk.measure_pass_at_k(evaluations)
-    about = [(first.task, first.model, first.scorer) for table in report.tables if (first := table.evaluation)]
-    assert about == [
+    assert [(log.task, log.model, log.scorer) for table in report.tables if (log := table.evaluation)] == [
         ("3", "", "reward"),
         *(("gsm8k", model, scorer) for model in ("org/a", "org/b") for scorer in ("match", "judge", "none")),
         ("math", evaluations.name, "reward"),
     ]
-    damaged, match, judge, none, *_, math = report.tables
+    damaged, match, judge, unscored, *_, math = report.tables
     assert [(row.k, row.pass_at_k.value) for row in match.rows] == [(1, pytest.approx(2 / 3)), (2, 1.0)]
-    assert (match.num_prompts, match.num_samples, match.evaluation.mean_score.value) == (
-        3,
-        (2, 2),
-        pytest.approx(2 / 3),
-    )
+    assert (match.num_prompts, match.num_samples) == (3, (2, 2))
+    assert match.evaluation.mean_score.value == pytest.approx(2 / 3)
     assert judge.evaluation.mean_score.value == pytest.approx(0.3 + 1 / 3)
     assert "neither 0/1 nor -1/1" in judge.rows[0].pass_at_k.undefined
     assert (judge.num_prompts, judge.num_samples) == (3, (2, 2))
-    assert none.rows[0].pass_at_k.undefined == "no sample has this score"
-    assert (none.num_prompts, none.num_samples) == (0, (0, 0))
+    assert unscored.rows[0].pass_at_k.undefined == "no sample has this score"
+    assert (unscored.num_prompts, unscored.num_samples) == (0, (0, 0))
     assert "the file is no zip archive" in damaged.rows[0].pass_at_k.undefined
     assert math.rows[0].pass_at_k.value == 1.0
     assert report.comparison is None
     (source,) = report.sources
-    assert (source.path, source.num_rows, source.recognized) == (
-        str(evaluations),
-        14,
-        "4 evaluations (inspect-ai, samples)",
-    )
+    assert (source.path, source.num_rows) == (str(evaluations), 14)
+    assert source.recognized == "4 evaluations (inspect-ai, samples)"
     assert report.findings[:2] == (
         "4 evaluations: 3 tasks, 3 models, 4 scorers, none of them pooled. 1 did not succeed.",
         "2.eval: the evaluation was cancelled: 6 of 8 samples.",
@@ -164,22 +156,21 @@ def test_of_a_folder_of_evaluations_one_scorer_may_be_named_and_a_pass_defined(e
 
 
 def test_each_policy_of_an_evaluation_in_a_folder_has_a_table_of_its_own(tmp_path: Path) -> None:
-    rows = [{"model": of, "task_id": at, "passed": of == "a" or at > 1} for of in "ab" for at in range(4)]
+    rows = [{"model": m, "task_id": task, "passed": m == "a" or task > 1} for m in "ab" for task in range(4)]
     for name in ("code", "math"):
         write_lines(tmp_path / f"{name}.jsonl", *rows, {"task_id": 0, "passed": False})
-    graded = [{**row, "passed": 0.5} for row in rows]
-    write_lines(tmp_path / "judge.jsonl", *graded)
+    write_lines(tmp_path / "judge.jsonl", *({**row, "passed": 0.5} for row in rows))
     tables = passk.measure_pass_at_k(tmp_path).tables
-    of_policies = [("a", 4, 1.0), ("b", 4, 0.5), (tmp_path.name, 1, 0.0)]
+    policies = [("a", 4, 1.0), ("b", 4, 0.5), (tmp_path.name, 1, 0.0)]
     rates = [(table.evaluation.model, table.num_prompts, table.rows[0].pass_at_k.value) for table in tables]
-    assert rates == [*of_policies, ("a", 4, None), ("b", 4, None), *of_policies]
+    assert rates == [*policies, ("a", 4, None), ("b", 4, None), *policies]
     assert [table.evaluation.mean_score.value for table in tables][3:5] == [0.5, 0.5]
     assert len({table.name for table in tables}) == 8
 
 
 def test_trials_with_a_folder_each_are_read_as_one_file_of_them_would_be(tmp_path: Path) -> None:
-    for task, at in product(("sort", "grep"), (1, 2)):
-        folder = tmp_path / "job" / task / f"{task}.{at}"
+    for task, trial in product(("sort", "grep"), (1, 2)):
+        folder = tmp_path / "job" / task / f"{task}.{trial}"
         folder.mkdir(parents=True)
         (folder / "result.json").write_text(json.dumps({"task_id": task, "is_resolved": task == "sort" or None}))
     report = passk.measure_pass_at_k(tmp_path / "job", ks=(1, 2))
@@ -195,7 +186,7 @@ def test_filters_of_lm_eval_are_scorers_and_files_and_folders_are_evaluations(tm
         filtered = [{**row, "filter": name, "acc": right} for name, right in (("strict", 0.0), ("loose", 1.0))]
         write_lines(tmp_path / f"samples_{task}_2026.jsonl", *filtered)
     report = passk.measure_pass_at_k(tmp_path, logs / "samples_rows.jsonl", logs / "trl")
-    assert [(one.evaluation.task, one.evaluation.scorer, one.rows[0].pass_at_k.value) for one in report.tables] == [
+    assert [(t.evaluation.task, t.evaluation.scorer, t.rows[0].pass_at_k.value) for t in report.tables] == [
         *((task, f"acc,{name}", right) for task in ("a", "b") for name, right in (("strict", 0.0), ("loose", 1.0))),
         ("samples_rows", "reward", 0.25),
         ("trl", "reward", None),
@@ -240,20 +231,21 @@ def test_samples_must_have_verdicts_of_one_policy(groups: list[RolloutGroup], me
 def test_the_policies_of_a_file_are_never_pooled(tmp_path: Path) -> None:
     rows = [{"task_id": task, "model": m, "passed": m == "a"} for m in ("a", "b", None) for task in (1, 1, 2)]
     path = write_lines(tmp_path / "all.jsonl", *rows)
-    shares = [(of.name, of.num_prompts, of.rows[0].pass_at_k.value) for of in passk.measure_pass_at_k(path).tables]
+    tables = passk.measure_pass_at_k(path).tables
+    shares = [(table.name, table.num_prompts, table.rows[0].pass_at_k.value) for table in tables]
     assert shares == [("a", 2, 1.0), ("b", 2, 0.0), ("all.jsonl", 2, 0.0)]
     with pytest.raises(InputError, match="holds samples of 2 policies, which have no common pass@k"):
         passk.read_samples(path)
     lists = [{"task_id": 1, "model": m, "scores": [s], "responses": ["x"]} for m, s in (("a", 1.0), ("c", None))]
-    assert [of.name for of in passk.measure_pass_at_k(write_lines(path, *lists)).tables] == ["a"]
+    assert [table.name for table in passk.measure_pass_at_k(write_lines(path, *lists)).tables] == ["a"]
 
 
 @pytest.mark.parametrize(
     ("key", "cells"), [("id", {"responses": ["x"], "scores": [1]}), ("problem_id", {"response": "x", "correct": 1})]
 )
 def test_files_that_ask_otherwise_under_the_same_ids_say_so(tmp_path: Path, key: str, cells: dict[str, Any]) -> None:
-    def asking(name: str, what: str) -> Path:
-        return write_lines(tmp_path / name, *({key: at, "question": f"{what} {at}?", **cells} for at in range(3)))
+    def asking(name: str, verb: str) -> Path:
+        return write_lines(tmp_path / name, *({key: row, "question": f"{verb} {row}?", **cells} for row in range(3)))
 
     first, other, same = asking("a.jsonl", "sum"), asking("b.jsonl", "root"), asking("c.jsonl", "sum")
     caution = "The files ask other questions under the same ids"
@@ -262,7 +254,8 @@ def test_files_that_ask_otherwise_under_the_same_ids_say_so(tmp_path: Path, key:
 
 
 def test_of_attempts_that_end_once_one_passes_the_first_alone_count(tmp_path: Path) -> None:
-    rows = [{"task_id": at, "passed": letter == "1"} for at, of in enumerate(["1"] * 5 + ["01"] * 5) for letter in of]
+    attempts = ["1"] * 5 + ["01"] * 5
+    rows = [{"task_id": n, "passed": digit == "1"} for n, digits in enumerate(attempts) for digit in digits]
     write_lines(tmp_path / "a" / "tries.jsonl", *rows)
     for path in (tmp_path / "a" / "tries.jsonl", tmp_path):
         if path.is_dir():
@@ -276,16 +269,16 @@ def test_policies_of_one_name_in_two_files_are_named_by_their_files(tmp_path: Pa
     rows = [{"task_id": task, "model": model, "passed": task == "z"} for model in "ab" for task in "xyz"]
     files = [write_lines(tmp_path / name, *rows) for name in ("first.jsonl", "second.jsonl")]
     report = passk.measure_pass_at_k(*files)
-    assert [table.name for table in report.tables] == [f"{at}.jsonl/{of}" for at in ("first", "second") for of in "ab"]
+    assert [table.name for table in report.tables] == [f"{file.name}/{model}" for file in files for model in "ab"]
 
 
 def test_policies_of_a_file_that_were_asked_something_else_are_not_compared(tmp_path: Path) -> None:
-    asked = {"a": "xyz", "b": "uvw", "c": "zw", "d": "x", "e": "yz", "f": "u", "g": "z"}
-    rows = [{"task_id": task, "model": m, "passed": task == "z"} for m, tasks in asked.items() for task in tasks]
+    tasks_of = {"a": "xyz", "b": "uvw", "c": "zw", "d": "x", "e": "yz", "f": "u", "g": "z"}
+    rows = [{"task_id": task, "model": m, "passed": task == "z"} for m, tasks in tasks_of.items() for task in tasks]
     report = passk.measure_pass_at_k(write_lines(tmp_path / "all.jsonl", *rows))
-    assert [table.name for table in report.tables] == list(asked)
-    comparisons = [(of.first, of.second, of.num_prompts) for of in (report.comparison, *report.further_comparisons)]
-    assert comparisons == [("a", "c", 1), ("a", "d", 1), ("a", "e", 2), ("a", "g", 1)]
+    assert [table.name for table in report.tables] == list(tasks_of)
+    pairs = [(pair.first, pair.second, pair.num_prompts) for pair in (report.comparison, *report.further_comparisons)]
+    assert pairs == [("a", "c", 1), ("a", "d", 1), ("a", "e", 2), ("a", "g", 1)]
     led = [line.split()[0] for line in printed(pass_at_k_table(report)).splitlines() if line.count("[") == 2]
     assert led == ["c", "d", "e", "g"]
 
