@@ -29,11 +29,7 @@ from gradscope.diagnostics.degeneracy.group_rewards import (
     degeneracy_as_logged,
     measure_behind_filter,
 )
-from gradscope.diagnostics.degeneracy.reward_functions import (
-    judged_groups,
-    measure_reward_functions,
-    silent_functions,
-)
+from gradscope.diagnostics.degeneracy.reward_functions import judged_groups, measure_reward_functions, silent_functions
 from gradscope.diagnostics.logged.policy import shares_cut_off
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate, undefined_record

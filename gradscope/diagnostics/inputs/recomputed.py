@@ -50,14 +50,7 @@ from gradscope.gradients.trained.norms import (
     trl_output,
     unchanged,
 )
-from gradscope.metrics.gram.geometry import (
-    EXACTLY,
-    GRAD_NORM_TOLERANCE,
-    NEAR,
-    ROUNDING_FLOOR,
-    batch_norm,
-    meets_logged,
-)
+from gradscope.metrics.gram.geometry import EXACTLY, GRAD_NORM_TOLERANCE, NEAR, ROUNDING_FLOOR, batch_norm, meets_logged
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import Rollout

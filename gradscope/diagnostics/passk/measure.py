@@ -213,9 +213,7 @@ def measure_pass_at_k(
         if first.is_file() and second.is_file() and cmp(first, second, shallow=False)
     ]
     report = pass_at_k_of_samples(
-        [replace(policy, name=name) for policy, name in zip(samples, names, strict=True)],
-        ks=ks,
-        resampling=resampling,
+        [replace(policy, name=name) for policy, name in zip(samples, names, strict=True)], ks=ks, resampling=resampling
     )
     if any(ask_otherwise(files[0], file, samples[0].prompts) for file in files[1:]):
         copies = [OTHERWISE, *copies]

@@ -397,11 +397,7 @@ def _courses(runs: Mapping[str, Run]) -> ReportSection:
     finding = f"Mean reward{between}: {'; '.join(ends)}." if ends else "No step of these runs has all rewards."
     charts = (chart for course in drawn if sum(map(bool, course[2])) > 1 for chart in _overlaid(tuple(runs), *course))
     return ReportSection(
-        name="courses",
-        question="How do the runs go?",
-        severity="fine",
-        findings=(finding,),
-        charts=tuple(charts),
+        name="courses", question="How do the runs go?", severity="fine", findings=(finding,), charts=tuple(charts)
     )
 
 

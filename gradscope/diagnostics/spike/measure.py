@@ -34,13 +34,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.levels import MIN_STEPS_OF_LEVELS, jump, late_change
-from gradscope.metrics.uncertainty.steps import (
-    MIN_NEIGHBORS,
-    StepValues,
-    deviation_of,
-    most_deviating,
-    steps_beyond,
-)
+from gradscope.metrics.uncertainty.steps import MIN_NEIGHBORS, StepValues, deviation_of, most_deviating, steps_beyond
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.reason import Reason
 from gradscope.results.norms import SpikeMetric, SpikeRemoval, SpikeReport, SpikeRollout, SpikeTensor, SpikeToken
@@ -403,10 +397,7 @@ def measure_spike(
     courses = courses_of(run, named=step)
     chosen, num_searched = outstanding_step(courses) if step is None else (step, 1)
     if chosen not in run.updates and chosen not in run.metrics:
-        raise InputError(
-            f"{run.source.path} has nothing of step {chosen}.",
-            hint=steps_beside(run.every_step, chosen),
-        )
+        raise InputError(f"{run.source.path} has nothing of step {chosen}.", hint=steps_beside(run.every_step, chosen))
     measured = _measured(run, chosen, tokens, engine or EngineOptions(), progress)
     metrics = metrics_at(courses, chosen, num_chosen_from=num_searched)
     return _report(run, chosen, courses, metrics, measured, was_named=step is not None)

@@ -152,8 +152,7 @@ def class_means(scale: float, advantage: str = ADVANTAGE, rewards: tuple[float, 
 
 
 @pytest.mark.parametrize(
-    ("scale", "verdict", "share", "tolerance"),
-    [(0.1, "supported", 1.0, 0.02), (30.0, "contradicted", 2 / 8, 0.05)],
+    ("scale", "verdict", "share", "tolerance"), [(0.1, "supported", 1.0, 0.02), (30.0, "contradicted", 2 / 8, 0.05)]
 )
 def test_equal_rows_of_a_class_are_two_rows(scale: float, verdict: str, share: float, tolerance: float) -> None:
     judged = class_means(scale)

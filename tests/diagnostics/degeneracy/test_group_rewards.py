@@ -333,16 +333,8 @@ def test_each_trainers_counters_give_the_share_at_each_step_and_overall(
         ("verl", {1: {EVICTED: float("nan")}}, module.NOT_AN_INTEGER),
         ("slime", {1: {ZERO: 1.0, "rollout/dynamic_filter/drop_too_long": 1.0}}, module.ANOTHER_FILTER),
         ("slime", {2: {ZERO: 1.0}, 4: {ZERO: 1.0}}, module.OTHER_STEPS),
-        (
-            "open-instruct",
-            {1: {"batch/filtered_prompts": 1.0, "batch/total_prompts": 5.0}},
-            module.LOG_INCOMPLETE,
-        ),
-        (
-            "gradscope",
-            {1: {"num_sampled_groups": 3.0, "num_sampled_degenerate_groups": 1.0}},
-            module.LOG_INCOMPLETE,
-        ),
+        ("open-instruct", {1: {"batch/filtered_prompts": 1.0, "batch/total_prompts": 5.0}}, module.LOG_INCOMPLETE),
+        ("gradscope", {1: {"num_sampled_groups": 3.0, "num_sampled_degenerate_groups": 1.0}}, module.LOG_INCOMPLETE),
         ("open-instruct", {1: {"scores": 1.0}, 3: {"batch/filtered_prompts": 1.0}}, module.NO_LINE),
     ],
 )

@@ -128,7 +128,7 @@ def with_impossible(rates: np.ndarray) -> np.ndarray:
 
 
 GAIN, LEFT_OPEN, EQUAL, LOSS = (0.1, 0.3), (-0.05, 0.44), (-0.02, 0.03), (-0.2, -0.06)
-NEGLIGIBLE, ABOVE = (0.0, 0.9 * pairs.MARGIN), (0.02, 1.1 * pairs.MARGIN)
+ZERO, ABOVE = (0.0, 0.9 * pairs.MARGIN), (0.02, 1.1 * pairs.MARGIN)
 
 
 def around(ends: tuple[float, float]) -> Estimate:
@@ -139,86 +139,30 @@ def differences(*ends: tuple[float, float]) -> list[PassAtKDifference]:
     return [difference(16**index, around(pair)) for index, pair in enumerate(ends)]
 
 
-UNSOLVED, SHARPER = (0.1, 0.2), (GAIN, EQUAL)
+LEFT, SHARPER = (0.1, 0.2), (GAIN, EQUAL)
 
 
 @pytest.mark.parametrize(
     ("ends", "won", "lost", "sharpening", "verdict", "words", "unsolved"),
     [
-        (
-            (GAIN, GAIN),
-            ABOVE,
-            NEGLIGIBLE,
-            65.0,
-            "capacity expansion",
-            "beyond the best of 65 samples of the first",
-            UNSOLVED,
-        ),
-        ((LEFT_OPEN, GAIN), ABOVE, NEGLIGIBLE, 65.0, "capacity expansion", "and more at the largest budget", UNSOLVED),
-        ((GAIN, GAIN), ABOVE, NEGLIGIBLE, 64.0, "undecided", "gains at every sampled k: +0.200", UNSOLVED),
-        (
-            (GAIN, GAIN),
-            ABOVE,
-            NEGLIGIBLE,
-            None,
-            "undecided",
-            "the best of up to 64 samples of the first may explain",
-            UNSOLVED,
-        ),
-        (
-            (GAIN, LOSS),
-            ABOVE,
-            ABOVE,
-            65.0,
-            "undecided",
-            "some prompts are solved anew, beyond any best of 64",
-            UNSOLVED,
-        ),
-        (SHARPER, NEGLIGIBLE, NEGLIGIBLE, None, "search compression", "at the largest less than 0.05 is won", UNSOLVED),
-        (
-            SHARPER,
-            ABOVE,
-            NEGLIGIBLE,
-            None,
-            "undecided",
-            "a gain at the smallest budget, no certain difference",
-            UNSOLVED,
-        ),
-        ((GAIN, (0.01, 0.03)), NEGLIGIBLE, NEGLIGIBLE, None, "undecided", "gains at every sampled k", UNSOLVED),
-        (((0.01, 0.05), EQUAL), NEGLIGIBLE, NEGLIGIBLE, None, "undecided", "a gain at the smallest budget", UNSOLVED),
-        (
-            (GAIN, LOSS),
-            NEGLIGIBLE,
-            ABOVE,
-            None,
-            "search compression",
-            "the gain at the smallest budget is a loss",
-            UNSOLVED,
-        ),
-        (
-            (GAIN, LOSS),
-            ABOVE,
-            ABOVE,
-            None,
-            "undecided",
-            "a gain at the smallest budget, a loss at the largest",
-            UNSOLVED,
-        ),
-        ((GAIN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "no certain difference at the largest", UNSOLVED),
-        ((LOSS, LOSS), NEGLIGIBLE, ABOVE, None, "undecided", "losses at every sampled k", UNSOLVED),
-        ((LEFT_OPEN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "the intervals allow a gain and a loss", UNSOLVED),
-        ((GAIN,), NEGLIGIBLE, NEGLIGIBLE, 65.0, "undecided", "one budget says nothing about reach", UNSOLVED),
-        (SHARPER, NEGLIGIBLE, NEGLIGIBLE, None, "no headroom", "next to nothing to expand", (0.0, pairs.MARGIN)),
-        (SHARPER, NEGLIGIBLE, NEGLIGIBLE, None, "undecided", "not certainly more than 0.05", (pairs.MARGIN, 0.2)),
-        (
-            SHARPER,
-            NEGLIGIBLE,
-            NEGLIGIBLE,
-            None,
-            "search compression",
-            "less than 0.05 is won",
-            (1.02 * pairs.MARGIN, 0.2),
-        ),
+        ((GAIN, GAIN), ABOVE, ZERO, 65.0, "capacity expansion", "beyond the best of 65 samples of the first", LEFT),
+        ((LEFT_OPEN, GAIN), ABOVE, ZERO, 65.0, "capacity expansion", "and more at the largest budget", LEFT),
+        ((GAIN, GAIN), ABOVE, ZERO, 64.0, "undecided", "gains at every sampled k: +0.200", LEFT),
+        ((GAIN, GAIN), ABOVE, ZERO, None, "undecided", "the best of up to 64 samples of the first may explain", LEFT),
+        ((GAIN, LOSS), ABOVE, ABOVE, 65.0, "undecided", "some prompts are solved anew, beyond any best of 64", LEFT),
+        (SHARPER, ZERO, ZERO, None, "search compression", "at the largest less than 0.05 is won", LEFT),
+        (SHARPER, ABOVE, ZERO, None, "undecided", "a gain at the smallest budget, no certain difference", LEFT),
+        ((GAIN, (0.01, 0.03)), ZERO, ZERO, None, "undecided", "gains at every sampled k", LEFT),
+        (((0.01, 0.05), EQUAL), ZERO, ZERO, None, "undecided", "a gain at the smallest budget", LEFT),
+        ((GAIN, LOSS), ZERO, ABOVE, None, "search compression", "the gain at the smallest budget is a loss", LEFT),
+        ((GAIN, LOSS), ABOVE, ABOVE, None, "undecided", "a gain at the smallest budget, a loss at the largest", LEFT),
+        ((GAIN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "no certain difference at the largest", LEFT),
+        ((LOSS, LOSS), ZERO, ABOVE, None, "undecided", "losses at every sampled k", LEFT),
+        ((LEFT_OPEN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "the intervals allow a gain and a loss", LEFT),
+        ((GAIN,), ZERO, ZERO, 65.0, "undecided", "one budget says nothing about reach", LEFT),
+        (SHARPER, ZERO, ZERO, None, "no headroom", "next to nothing to expand", (0.0, pairs.MARGIN)),
+        (SHARPER, ZERO, ZERO, None, "undecided", "not certainly more than 0.05", (pairs.MARGIN, 0.2)),
+        (SHARPER, ZERO, ZERO, None, "search compression", "less than 0.05 is won", (1.02 * pairs.MARGIN, 0.2)),
     ],
 )
 def test_verdict_and_its_evidence(

@@ -226,11 +226,7 @@ def test_steps_that_match_need_nothing_and_the_others_a_checkpoint() -> None:
     ("verdict", "cause", "advice"),
     [
         ("mismatch", "the token ids of 4 of 4 completions were inferred from their text", "log exact token ids"),
-        (
-            "mismatch",
-            "the recomputed norm is 3% off: other weights, ids, masks",
-            "check that --run-config holds",
-        ),
+        ("mismatch", "the recomputed norm is 3% off: other weights, ids, masks", "check that --run-config holds"),
         ("mismatch", "the log says 0.5, its rollouts say 0.75", "look for rows that were changed"),
         ("mismatch", "an advantage differs from grpo of its group by 0.1", "check the formulation"),
         ("cannot", "the loss settings are not in the folder: --run-config", "give the trainer's arguments"),
