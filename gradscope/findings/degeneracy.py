@@ -60,14 +60,14 @@ def dispersion_finding(report: results.DegeneracyReport) -> str:
             f"({evidence}){not_excluded}."
         )
     text = f"Chance does not explain them: the groups of a step differ in pass rate ({evidence})"
-    stays, of_visit = tested.between_prompts, tested.between_visits
-    if not (stays.is_defined and of_visit.is_defined):
+    prompts, visits = tested.between_prompts, tested.between_visits
+    if not (prompts.is_defined and visits.is_defined):
         return (
             f"{text}, by their prompts or by what the rollouts of a group share: only prompts that return would tell."
         )
     return (
-        f"{text}. Where prompts return, {with_interval(stays, 'z.3f')} of the variance stays with the prompt and "
-        f"{with_interval(of_visit, 'z.3f')} is of the visit."
+        f"{text}. Where prompts return, {with_interval(prompts, 'z.3f')} of the variance stays with the prompt and "
+        f"{with_interval(visits, 'z.3f')} is of the visit."
     )
 
 
@@ -123,12 +123,6 @@ def _tokens(plan: results.TargetPlan) -> list[str]:
     return [] if tokens is None else [f"{tokens:,.0f} tokens a group"]
 
 
-_RESAMPLED = (
-    "Dead groups were replaced before they reached this log: these are shares of the batches that were trained on, and "
-    "the policy's own share of dead groups is no smaller."
-)
-
-
 class LoggedGroups(Struct, frozen=True, kw_only=True):
     """Facts about a log that its report does not hold."""
 
@@ -138,7 +132,7 @@ class LoggedGroups(Struct, frozen=True, kw_only=True):
     resampled: bool  # whether dead groups were replaced before they reached the log
     num_without_main: int = 0  # rollouts that reach the threshold without the main reward, and so count as failing
     num_steps: int = 0  # of which there are rollouts
-    elsewhere: Sequence[float] = ()  # the trainer's own share of dead groups at other steps
+    other_shares: Sequence[float] = ()  # the trainer's own share of dead groups at other steps
 
 
 def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
@@ -152,7 +146,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
     counts = {"with a single rollout": log.num_singletons, "with a missing reward": log.num_incomplete}
     left_out = [f"{number:,} {words}" for words, number in counts.items() if number]
     sentences = [
-        *_broken(report),
+        *_faults(report),
         *(conflict if leads else ()),
         f"There are twice the usual rollouts at {named_steps(doubled)}: did a resumed run log them again, or do others "
         "lack the files of some ranks?"
@@ -161,7 +155,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         environments,
         copies_sentence(report),
         _share(report),
-        _elsewhere(report, log),
+        _other_share(report, log),
         f"{report.num_pooled:,} of {report.num_groups:,} groups have a multiple of the usual {report.usual_size} "
         f"rollouts: {_MERGED}"
         if report.num_pooled and not doubled
@@ -207,7 +201,7 @@ def degeneracy_findings(
     return tuple(filter(None, sentences))
 
 
-def _broken(report: results.DegeneracyReport) -> Iterator[str]:
+def _faults(report: results.DegeneracyReport) -> Iterator[str]:
     for broken, whose, then in (
         (report.source.broken_rewards, "reward", "an advantage of their groups is no number either"),
         (report.source.broken_advantages, "logged advantage", "a loss that counts them is no number either"),
@@ -246,13 +240,12 @@ def copies_sentence(report: results.DegeneracyReport) -> str:
 
 
 def _share(report: results.DegeneracyReport) -> str:
-    share = report.frac_reward_zero_std
-    num_dead = report.num_dead
+    share, num_dead = report.frac_reward_zero_std, report.num_dead
     is_part = report.reward_conflict is not None and report.reward == report.reward_conflict.main
     whose = f"rewards of '{report.reward}'" if is_part else "rewards"
     text = f"{num_dead:,} of {report.num_groups:,} groups ({with_interval(share, percent)}) have equal {whose}"
     by_kind = {"all pass": report.frac_all_pass, "all fail": report.frac_all_fail, "tied": report.frac_tied}
-    kinds = [f"{round(of.value * report.num_groups):,} {name}" for name, of in by_kind.items() if of.value]
+    kinds = [f"{round(part.value * report.num_groups):,} {name}" for name, part in by_kind.items() if part.value]
     if report.looks_filtered:
         return (
             f"{text}, where independent rollouts with these counts of passes leave {report.min_num_filtered:,.0f} or "
@@ -266,9 +259,9 @@ def _share(report: results.DegeneracyReport) -> str:
     return f"{text}{',' * is_part} {lost}: {', '.join(kinds)}{'; ' * bool(faint)}{faint or '.'}"
 
 
-def _elsewhere(report: results.DegeneracyReport, log: LoggedGroups) -> str:
+def _other_share(report: results.DegeneracyReport, log: LoggedGroups) -> str:
     """That the trainer logged another share at most steps, of which there are no rollouts; empty where it did not."""
-    share, shares = report.frac_reward_zero_std.value, log.elsewhere
+    share, shares = report.frac_reward_zero_std.value, log.other_shares
     if share is None or len(shares) <= log.num_steps or abs((mean := fmean(shares)) - share) < _ANOTHER_SHARE:
         return ""
     return (
@@ -299,7 +292,10 @@ def _faint(report: results.DegeneracyReport) -> str:
 
 def _filtered(report: results.DegeneracyReport, log: LoggedGroups) -> Iterator[str]:
     if log.resampled:
-        yield _RESAMPLED
+        yield (
+            "Dead groups were replaced before they reached this log: these are shares of the batches that were trained "
+            "on, and the policy's own share of dead groups is no smaller."
+        )
     behind, logged = report.behind_filter, report.frac_reward_zero_std.value
     share, num_steps = behind.frac_zero_std_sampled, len(behind.by_step)
     if share.value is not None and logged is not None:
@@ -319,8 +315,8 @@ def _gap(report: results.DegeneracyReport) -> str:
     parts = report.gap_decomposition
     if predicted.value is None or gap.value is None or report.pass_rate.value is None:
         main = report.prompts.reward
-        more = "" if main == report.reward else f"; of '{main}' --reward {main} has them"
-        return f"Pass rate and prediction are undefined: {predicted.undefined}{more}."
+        hint = "" if main == report.reward else f"; of '{main}' --reward {main} has them"
+        return f"Pass rate and prediction are undefined: {predicted.undefined}{hint}."
     text = (
         f"Independent rollouts with one pass rate ({report.pass_rate_origin}) would make {percent(predicted.value)} "
         f"of groups degenerate; the gap is {with_interval(gap, points)} points"
@@ -357,7 +353,7 @@ def _advice(report: results.DegeneracyReport, log: LoggedGroups) -> str:
 
 
 def dead_group_advice(report: results.DegeneracyReport) -> str:
-    """What to try, by the kind of most dead groups, or by their prompts where only the main reward has kinds."""
+    """The remedy for most dead groups, by their kind, or by their prompts where only the main reward has kinds."""
     dead = report.frac_reward_zero_std.value
     if report.reward_conflict and (report.is_in_conflict or not dead):
         return conflict_advice(report.reward_conflict)
@@ -381,16 +377,15 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         return "Nothing to do: none of these groups was without a gradient."
     if copies_sentence(report) and dead >= _FEW:
         return "Look at the sampler (temperature, seeds) and at the entropy: copies of a completion teach nothing."
-    kinds, ends, at = _too_hard_and_too_easy(report), _ends(report) if report.frac_all_fail.is_defined else None, ""
+    kinds, ends = _too_hard_and_too_easy(report), _ends(report) if report.frac_all_fail.is_defined else None
     dying, failing, passing = (last - first for first, last in ends.values()) if ends else (0.0, 0.0, 0.0)
     for environment in dead_environments(report)[:1]:
         if (environment.pass_rate.value or 0.0) > 0.5:
             return f"Sample '{environment.environment}' less often, or give it harder prompts."
         return f"Look at the verifier and the prompts of '{environment.environment}' before those of others."
-    for step in _sudden(report)[:1]:
-        at = f" at step {step} (verifier, sampler, data)"
-        if failing <= max(passing, 0):
-            return f"Look at what changed{at} before the prompts."
+    location = "".join(f" at step {step} (verifier, sampler, data)" for step in _sudden(report)[:1])
+    if location and failing <= max(passing, 0):
+        return f"Look at what changed{location} before the prompts."
     if dead < _FEW:
         return "Nothing to do: too few groups are dead to say what to change."
     if round(dead * report.num_groups) < _HANDFUL:
@@ -398,14 +393,14 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     if kinds is None:
         return "To see whether they are too easy or too hard, say what counts as a pass (--success-threshold)."
     hard, easy = kinds
-    if hard > easy and (of_cut := cut_off_advice(report.frac_cut_off)):
-        return of_cut
+    if hard > easy and (advice := cut_off_advice(report.frac_cut_off)):
+        return advice
     if dying < 0 < failing:
         return "Fewer groups are dead than at first, but more of them fail: judge by the last steps."
     if min(failing, passing) > max(failing, passing) / 2:
         return "Rollouts of a group have come to agree, passing and failing alike: look at the entropy and temperature."
     if failing > max(passing, 0):
-        return f"More groups fail than at first: look at what changed{at} before making the prompts easier."
+        return f"More groups fail than at first: look at what changed{location} before making the prompts easier."
     if passing > 0 and (report.group_size or report.usual_size):
         return "More groups pass than at first: add harder prompts, or drop solved ones."
     if report.frac_all_fail.is_defined and hard + easy < dead / 2:
@@ -422,21 +417,21 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     counts = report.prompts
     if not is_luck and report.num_rollouts < _FEW_ROLLOUTS * (counts.live + (counts.never or 0) + (counts.always or 0)):
         return "Whether that is luck so few rollouts of a prompt do not tell: try more rollouts a group."
-    stays, of_visit = report.overdispersion.between_prompts, report.overdispersion.between_visits
-    if is_luck and of_visit.side_of_zero > 0 and (of_visit.value or 0.0) > (stays.value or 0.0):
+    prompts, visits = report.overdispersion.between_prompts, report.overdispersion.between_visits
+    if is_luck and visits.side_of_zero > 0 and (visits.value or 0.0) > (prompts.value or 0.0):
         return f"Rollouts of a group agree more than their prompt explains: {_SHARED}"
     if dead == 1 and (is_luck or min(hard, easy) > 0):  # there is no live group to resample, nor a prompt to choose
         return f"Rollouts of a group never differ, though groups do: {_SHARED}"
-    most = "fail" if hard > 2 * easy else "pass" if easy > 2 * hard else "neither"
+    kind = "fail" if hard > 2 * easy else "pass" if easy > 2 * hard else "neither"
     if is_luck and not report.frac_all_fail.is_defined:  # only of prompts it is known whether they pass
-        most = "neither"
-    return _OF_KIND[is_luck, most]
+        kind = "neither"
+    return _KIND_ADVICE[is_luck, kind]
 
 
 _SHARED = (
     "look at what they share (equal completions, a cached or shared verdict, one seed, an environment that failed)."
 )
-_OF_KIND = {
+_KIND_ADVICE = {
     (True, "fail"): "Most fail, of prompts that pass in other groups: try more rollouts a group, or partial credit.",
     (True, "pass"): "Most pass, of prompts that fail in other groups: try more rollouts a group, or harder prompts.",
     (True, "neither"): "Most are of prompts that are live in other groups: try more rollouts a group, or resampling "
@@ -446,7 +441,7 @@ _OF_KIND = {
     (False, "neither"): "Some are too hard and some too easy: try choosing prompts by their pass rate, or resampling "
     "dead groups.",
 }
-"""Whether most dead groups are of prompts that are live in others, and what most of them do -> what to try."""
+"""Whether most dead groups are of prompts that are live in others, and the kind of most of them -> what to try."""
 _MERGED = "two groups of a prompt at one step count as one where no id tells them apart. Log a group id."
 _COPIED = 0.5  # of the rollouts of dead groups: then copies are why most of them are dead
 _FEW = 0.05  # share of dead groups below which nothing is to be won
@@ -459,20 +454,19 @@ _Ends = dict[str, tuple[float, float]]
 
 def _ends(report: results.DegeneracyReport) -> _Ends | None:
     """Each kind's share of groups in the first and in the last fifth of steps, where that of dead ones surely moves."""
-    course, size = report.course, len(report.course.step) // 5
-    if size < 2 or None in course.frac_reward_zero_std:
+    size = len(report.course.step) // 5
+    if size < 2 or None in report.course.frac_reward_zero_std:
         return None
-    shares = {name: getattr(course, name) for name in ("frac_reward_zero_std", "frac_all_fail", "frac_all_pass")}
-    ends = {
-        name: (fmean(share or 0.0 for share in values[:size]), fmean(share or 0.0 for share in values[-size:]))
-        for name, values in shares.items()
-    }
-    first, last = (_of_a_fifth(report, share) for share in ends["frac_reward_zero_std"])
+    ends = {}
+    for name in ("frac_reward_zero_std", "frac_all_fail", "frac_all_pass"):
+        shares = [share or 0.0 for share in getattr(report.course, name)]
+        ends[name] = fmean(shares[:size]), fmean(shares[-size:])
+    first, last = (_fifth_estimate(report, share) for share in ends["frac_reward_zero_std"])
     change = difference_of(first, last)
     return ends if change.side_of_zero and abs(change.value or 0.0) >= _MUCH else None
 
 
-def _of_a_fifth(report: results.DegeneracyReport, share: float) -> Estimate:
+def _fifth_estimate(report: results.DegeneracyReport, share: float) -> Estimate:
     num_steps = len(report.course.step)
     low, high = wilson_interval(share, report.num_groups * (num_steps // 5) / num_steps)
     return Estimate(value=share, low=low, high=high)
@@ -481,7 +475,7 @@ def _of_a_fifth(report: results.DegeneracyReport, share: float) -> Estimate:
 def share_at_end(report: results.DegeneracyReport) -> Estimate | None:
     """The share of dead groups in the last fifth of steps, where it surely is another one than at first; else None."""
     ends = _ends(report)
-    return None if ends is None else _of_a_fifth(report, ends["frac_reward_zero_std"][1])
+    return None if ends is None else _fifth_estimate(report, ends["frac_reward_zero_std"][1])
 
 
 def last_fifth(report: results.DegeneracyReport) -> str:
@@ -495,24 +489,20 @@ def moved_sentence(report: results.DegeneracyReport) -> str:
     if ends is None:
         return ""
     first, last = ends["frac_reward_zero_std"]
-    of_sizes = (
-        ""
-        if report.group_size or report.usual_size
-        else "; groups differ in size, and smaller ones are dead more often by chance"
-    )
+    caution = "; groups differ in size, and smaller ones are dead more often by chance"
     return (
         f"Their share goes from {percent(first)} of the first fifth of steps to {percent(last)} of the last "
-        f"({last_fifth(report)}){of_sizes}."
+        f"({last_fifth(report)}){'' if report.group_size or report.usual_size else caution}."
     )
 
 
 def _sudden(report: results.DegeneracyReport) -> list[int]:
     """Steps without a live group where most groups of the five steps before were live, beyond chance."""
-    course, num_groups = report.course, report.num_groups / max(len(report.course.step), 1)
+    steps, num_groups = report.course.step, report.num_groups / max(len(report.course.step), 1)
     before, sudden = list[float](), list[int]()
-    for step, share in zip(course.step, course.frac_reward_zero_std, strict=True):
+    for step, share in zip(steps, report.course.frac_reward_zero_std, strict=True):
         usual = (sum(before[-5:]) * num_groups + 1) / (5 * num_groups + 2)
-        if share == 1 and len(before) >= 5 and usual < 0.5 and len(course.step) * usual**num_groups < _SIGNIFICANT:
+        if share == 1 and len(before) >= 5 and usual < 0.5 and len(steps) * usual**num_groups < _SIGNIFICANT:
             sudden.append(step)
         elif share is not None:
             before.append(share)
@@ -529,8 +519,7 @@ def sudden_sentence(report: results.DegeneracyReport) -> str:
     """That all groups die at once at some steps; empty where they do not."""
     steps = _sudden(report)
     if ends_dead(report):
-        text = f"No group has had a gradient since step {steps[0]}, for {len(steps):,} steps"
-        return f"{text}; before, most had one."
+        return f"No group has had a gradient since step {steps[0]}, for {len(steps):,} steps; before, most had one."
     return f"No group had a gradient at {named_steps(steps)}, before which most had one." if steps else ""
 
 

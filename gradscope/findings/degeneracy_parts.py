@@ -1,4 +1,4 @@
-"""Sentences about parts of degeneracy: what each reward function and each environment does."""
+"""Sentences about parts of degeneracy: reward functions and environments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def conflict_sentence(conflict: results.RewardConflict) -> str:
 
 
 def conflicts_of_runs(runs: Sequence[results.SideRewards]) -> Iterator[str]:
-    """What a comparison of dead groups does not show: those that side rewards decide, and gains that are none."""
+    """The caveats of a comparison of dead groups: those that side rewards decide, and gains that are none."""
     improved = {run.run: text for run in runs if (text := _no_gain(runs[0], run))}
     yield from improved.values()
     for run in runs:
@@ -43,7 +43,7 @@ def _no_gain(first: results.SideRewards, second: results.SideRewards) -> str:
     conflict, before = second.conflict, first.conflict
     shares = [run.frac_main_differs for run in (first, second)]
     dead = [run.frac_reward_zero_std.value or 0.0 for run in (first, second)]
-    decided, decided_before = (0.0 if of is None else of.frac_groups.value or 0.0 for of in (conflict, before))
+    decided, decided_before = (0.0 if run is None else run.frac_groups.value or 0.0 for run in (conflict, before))
     if conflict is None or decided <= decided_before or dead[1] >= dead[0]:
         return ""
     if any(share.value is None for share in shares) or difference_of(*shares).side_of_zero > 0:
@@ -88,12 +88,11 @@ def reward_findings(report: results.DegeneracyReport) -> tuple[str, ...]:
         )
     undone = " (a negative share undoes what the others make)" * any(" and makes -" in text for text in words)
     sentences = [f"By reward function: {'; '.join(words)}{undone}."]
-    named = [row for row in rows if row.advantage_share.is_defined]
-    if named:
+    if any(row.advantage_share.is_defined for row in rows):
         sentences.append(f"Shares of the squared advantage are of {report.advantages_of}.")
-    alone = [f"'{row.name}' in {row.num_alone:,}" for row in rows if row.num_alone]
-    if alone and report.reward_conflict is None:
-        sentences.append(f"Alone in telling rollouts of a group apart: {', '.join(alone)} groups.")
+    single = [f"'{row.name}' in {row.num_alone:,}" for row in rows if row.num_alone]
+    if single and report.reward_conflict is None:
+        sentences.append(f"Alone in telling rollouts of a group apart: {', '.join(single)} groups.")
     return (*sentences, *rescuable)
 
 
@@ -115,28 +114,28 @@ def balance_sentence(report: results.DegeneracyReport) -> str:
     share_of_main, shares = getattr(main, kind), {name: getattr(row, kind) for name, row in side_functions.items()}
     if not all(share.is_defined for share in (share_of_main, *shares.values())):
         return ""
-    of_what = f"of the squared {'advantage' if kind == 'advantage_share' else 'reward differences'}"
-    most, least = (of(shares, key=lambda name: shares[name].ends) for of in (max, min))
-    if share_of_main.ends[1] < _MOST < shares[most].ends[0]:
+    total = f"the squared {'advantage' if kind == 'advantage_share' else 'reward differences'}"
+    largest, smallest = (extreme(shares, key=lambda name: shares[name].ends) for extreme in (max, min))
+    if share_of_main.ends[1] < _MAJORITY < shares[largest].ends[0]:
         return (
-            f"'{most}' makes {with_interval(shares[most], percent)} {of_what}, and '{main.name}' "
+            f"'{largest}' makes {with_interval(shares[largest], percent)} of {total}, and '{main.name}' "
             f"{percent(share_of_main.value or 0.0)}: that is what is learned."
         )
-    correlation = main.correlation.get(least)
-    if shares[least].ends[1] < -_MOST and correlation is not None and correlation.is_defined:
+    correlation = main.correlation.get(smallest)
+    if shares[smallest].ends[1] < -_MAJORITY and correlation is not None and correlation.is_defined:
         correlated = f"correlation {with_interval(correlation, '+.2f')} within groups"
-        return f"'{least}' takes back what '{main.name}' pays ({correlated}): most of the two cancels."
+        return f"'{smallest}' takes back what '{main.name}' pays ({correlated}): most of the two cancels."
     return ""
 
 
-_MOST = 0.5  # more than all else together
+_MAJORITY = 0.5  # more than all else together
 
 
 def dead_environments(report: results.DegeneracyReport) -> list[results.EnvironmentDegeneracy]:
     """Those of which surely most groups are dead, where that is not so of all environments; those that fail first."""
     rows = report.by_environment
-    dead = [row for row in rows if bonferroni(row.frac_reward_zero_std, len(rows)).ends[0] > _MOST]
-    dead.sort(key=lambda row: ((row.pass_rate.value or 0.0) > _MOST, -(row.frac_reward_zero_std.value or 0.0)))
+    dead = [row for row in rows if bonferroni(row.frac_reward_zero_std, len(rows)).ends[0] > _MAJORITY]
+    dead.sort(key=lambda row: ((row.pass_rate.value or 0.0) > _MAJORITY, -(row.frac_reward_zero_std.value or 0.0)))
     return dead if len(dead) < len(rows) else []
 
 
@@ -152,10 +151,10 @@ def environment_sentence(report: results.DegeneracyReport) -> str:
 
     rate = dead[0].pass_rate.value
     passing = "" if rate is None else f" (pass rate {percent(rate)})"
-    more = f", as have most in {counted(len(dead) - 1, 'more environment')}" if dead[1:] else ""
-    elsewhere = num_dead([row for row in report.by_environment if row not in dead])
-    text = f"In '{dead[0].environment}' {num_dead(dead[:1])} groups have no gradient{passing}{more}"
-    return f"{text}; elsewhere {elsewhere}."
+    similar = f", as have most in {counted(len(dead) - 1, 'more environment')}" if dead[1:] else ""
+    rest = num_dead([row for row in report.by_environment if row not in dead])
+    text = f"In '{dead[0].environment}' {num_dead(dead[:1])} groups have no gradient{passing}{similar}"
+    return f"{text}; elsewhere {rest}."
 
 
 def environments_finding(report: results.DegeneracyReport) -> str:
@@ -164,5 +163,5 @@ def environments_finding(report: results.DegeneracyReport) -> str:
     rated = sorted((bonferroni(row.pass_rate, len(defined)).ends, row.environment, row.pass_rate) for row in defined)
     if not rated or rated[0][0][1] >= rated[-1][0][0]:
         return ""
-    least, most = (f"{with_interval(rate, percent)} in '{name}'" for _, name, rate in (rated[0], rated[-1]))
-    return f"The log pools {len(rated)} environments, which pass from {least} to {most}: judge each by its own row."
+    low, high = (f"{with_interval(rate, percent)} in '{name}'" for _, name, rate in (rated[0], rated[-1]))
+    return f"The log pools {len(rated)} environments, which pass from {low} to {high}: judge each by its own row."

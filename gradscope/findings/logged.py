@@ -1,4 +1,4 @@
-"""Sentences about the log: courses of metrics, and logged against recomputed log-probabilities."""
+"""Sentences about the log: series of metrics, and logged against recomputed log-probabilities."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _SAME_LOGPROB = 1e-3  # largest difference of rounding in float32, some 1e-6, wi
 
 
 def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tuple[str, ...]:
-    """What the differences say, in at most one sentence; none where nothing was logged."""
+    """At most one sentence on the differences; none where nothing was logged."""
     logged = [(step.step, step.logprob_difference) for step in steps if step.logprob_difference is not None]
     if not logged:
         return ()
     step, worst = max(logged, key=lambda pair: pair[1].frac_beyond or pair[1].max)
     if worst.frac_beyond == 0:
         largest = max(difference.max for _, difference in logged)
-        most = f"the largest difference of a token is {largest:.2g} at {counted(len(logged), 'step')}"
+        text = f"the largest difference of a token is {largest:.2g} at {counted(len(logged), 'step')}"
         if largest > _SAME_LOGPROB:
-            most = f"{most}, more than float32 rounds: bfloat16, another temperature or an update in between may be why"
-            return (f"The sampler's logged log-probabilities are near those of these weights: {most}.",)
-        return (f"The sampler's logged log-probabilities are those of these weights: {most}.",)
+            text = f"{text}, more than float32 rounds: bfloat16, another temperature or an update in between may be why"
+        near = "near " * (largest > _SAME_LOGPROB)
+        return (f"The sampler's logged log-probabilities are {near}those of these weights: {text}.",)
     return (
         f"At step {step} the sampler's logged log-probabilities differ from these weights' by more than "
         f"{worst.bound:g} at {percent(worst.frac_beyond)} of {worst.num_tokens:,} tokens (mean {worst.mean:.2g}, "
@@ -50,50 +50,51 @@ _RISEN = 1.5  # times the mean of all steps that a share has at the end, where i
 _HIGH = 0.1  # share of completions cut off from which on the limit decides much of the reward
 
 
-def course_named(courses: Sequence[MetricCourse], name: str) -> MetricCourse | None:
-    """The course with a common name; None where there is none."""
-    return next((course for course in courses if course.name == name), None)
+def metric_named(metrics: Sequence[MetricCourse], name: str) -> MetricCourse | None:
+    """The metric with a common name; None where there is none."""
+    return next((series for series in metrics if series.name == name), None)
 
 
-def dead_sentence(courses: Sequence[MetricCourse]) -> str:
+def dead_sentence(metrics: Sequence[MetricCourse]) -> str:
     """The verdict: how many groups gave no gradient, as far as the metrics show."""
-    course = course_named(courses, "frac_reward_zero_std")
-    if course is None:
+    series = metric_named(metrics, "frac_reward_zero_std")
+    if series is None:
         unknown = "these metrics do not tell how many groups gave no gradient"
-        share, at_least = dead_steps(courses)
+        share, at_least = dead_steps(metrics)
         if at_least:
             return at_least if share == 1.0 else f"{at_least} Of the others {unknown}."
         return f"{unknown.capitalize()}: none of them is known as that share."
-    if course.mean.value is None:
-        return f"How many groups gave no gradient is not known: {course.mean.undefined}."
-    all_dead = sum(value >= 1.0 for value in course.values)
-    steps = f"{len(course.steps):,} logged steps" if len(course.steps) > 1 else "the one logged step"
-    more = f"; at {all_dead:,} of them every group" if all_dead and len(course.steps) > 1 else ""
-    if (last := late_share(course)) is not None:
-        more += f", from {percent(_fifths(course)[0][0])} in the first fifth of them to {percent(last)} in the last"
-    text = f"{percent(course.mean.value)} of a step's groups gave no gradient, by the trainer's log of {steps}{more}."
-    if (kind := kind_of_dead(courses)) is None:
+    if series.mean.value is None:
+        return f"How many groups gave no gradient is not known: {series.mean.undefined}."
+    all_dead = sum(value >= 1.0 for value in series.values)
+    steps = f"{len(series.steps):,} logged steps" if len(series.steps) > 1 else "the one logged step"
+    details = f"; at {all_dead:,} of them every group" if all_dead and len(series.steps) > 1 else ""
+    if (last := late_share(series)) is not None:
+        details += f", from {percent(_fifths(series)[0][0])} in the first fifth of them to {percent(last)} in the last"
+    mean = percent(series.mean.value)
+    text = f"{mean} of a step's groups gave no gradient, by the trainer's log of {steps}{details}."
+    if (kind := kind_of_dead(metrics)) is None:
         return text
     basis = "" if kind.is_logged else "If rewards are 0 and 1, "
-    or_more = "" if kind.is_logged or kind.least_share >= course.mean.value - _SAME else " or more"
+    or_more = "" if kind.is_logged or kind.least_share >= series.mean.value - _SAME else " or more"
     return f"{text} {basis}{percent(kind.least_share)}{or_more} of groups all {kind.name}."
 
 
 class DeadKind(Struct, frozen=True):
-    """What most groups without a gradient do."""
+    """The kind of most groups without a gradient."""
 
     name: Literal["pass", "fail"]
     least_share: float  # of all groups
     is_logged: bool  # else from the mean reward, if rewards are 0 and 1
 
 
-def kind_of_dead(courses: Sequence[MetricCourse]) -> DeadKind | None:
+def kind_of_dead(metrics: Sequence[MetricCourse]) -> DeadKind | None:
     """The kind that more than half of the dead groups are of; None where there is none, or that is not known.
 
     Where kinds are not logged the mean reward bounds them: no more groups can all pass than rollouts pass.
     """
-    dead, reward = (course_named(courses, name) for name in ("frac_reward_zero_std", "reward"))
-    passing, failing = (course_named(courses, name) for name in ("frac_all_pass", "frac_all_fail"))
+    dead, reward = (metric_named(metrics, name) for name in ("frac_reward_zero_std", "reward"))
+    passing, failing = (metric_named(metrics, name) for name in ("frac_all_pass", "frac_all_fail"))
     if dead is None or dead.mean.value is None:
         return None
     if is_logged := passing is not None and failing is not None:
@@ -101,10 +102,10 @@ def kind_of_dead(courses: Sequence[MetricCourse]) -> DeadKind | None:
     elif reward is None or reward.steps != dead.steps or not 0.0 <= min(reward.values) <= max(reward.values) <= 1.0:
         return None
     else:
-        both = list(zip(dead.values, reward.values, strict=True))
+        pairs = list(zip(dead.values, reward.values, strict=True))
         shares = (
-            fmean(max(0.0, share - (1.0 - rate)) for share, rate in both),
-            fmean(max(0.0, share - rate) for share, rate in both),
+            fmean(max(0.0, share - (1.0 - rate)) for share, rate in pairs),
+            fmean(max(0.0, share - rate) for share, rate in pairs),
         )
     name: Literal["pass", "fail"] = "pass" if shares[0] > shares[1] else "fail"
     return DeadKind(name, max(shares), is_logged) if max(shares) > dead.mean.value / 2 else None
@@ -114,62 +115,65 @@ TO_TRY = {
     "pass": "try harder prompts, or drop solved ones.",
     "fail": "try easier prompts, partial credit, or more rollouts a group.",
 }
-"""What most groups without a gradient do throughout -> what to try."""
+"""The kind of most groups without a gradient -> what to try."""
 
 
-def dead_steps(courses: Sequence[MetricCourse]) -> tuple[float, str]:
+def dead_steps(metrics: Sequence[MetricCourse]) -> tuple[float, str]:
     """The share of steps at which the rewards do not vary, and a sentence on these; empty where there are none.
 
     Without a logged spread a mean of exactly 0 or 1 shows it of rewards of 0 and 1; not one that never moves though
     gradients flow, as a number does that nobody filled in.
     """
-    spread, reward, norm = (course_named(courses, name) for name in ("reward_std", "reward", "grad_norm"))
-    course, ends = (spread, (0.0,)) if spread is not None else (reward, (0.0, 1.0))
-    if course is None:
+    spread, reward, norm = (metric_named(metrics, name) for name in ("reward_std", "reward", "grad_norm"))
+    series, ends = (spread, (0.0,)) if spread is not None else (reward, (0.0, 1.0))
+    if series is None:
         return 0.0, ""
-    is_unfilled = course is reward and _is_flat(course) and norm is not None and max(norm.values) > 0.0
-    num_dead = sum(value in ends for value in course.values)
-    if not num_dead or is_unfilled or (course is reward and not 0.0 <= min(course.values) <= max(course.values) <= 1.0):
+    is_unfilled = series is reward and _is_flat(series) and norm is not None and max(norm.values) > 0.0
+    num_dead = sum(value in ends for value in series.values)
+    if not num_dead or is_unfilled or (series is reward and not 0.0 <= min(series.values) <= max(series.values) <= 1.0):
         return 0.0, ""
-    num_steps = len(course.steps)
-    at = f"each of {num_steps:,}" if num_dead == num_steps else f"{num_dead:,} of {num_steps:,}"
-    basis = "the mean reward is exactly 0 or 1: if rewards are," if course is reward else "the spread of rewards is 0:"
-    return num_dead / num_steps, f"At {at} logged steps {basis} no group gave a gradient."
+    num_steps = len(series.steps)
+    steps = f"each of {num_steps:,}" if num_dead == num_steps else f"{num_dead:,} of {num_steps:,}"
+    basis = "the mean reward is exactly 0 or 1: if rewards are," if series is reward else "the spread of rewards is 0:"
+    return num_dead / num_steps, f"At {steps} logged steps {basis} no group gave a gradient."
 
 
-def late_share(course: MetricCourse) -> float | None:
+def late_share(series: MetricCourse) -> float | None:
     """The mean share of the last fifth of steps, where it is far from that of the first; else None."""
-    (first, _), *_, (last, _) = _fifths(course) or [(0.0, ""), (0.0, "")]
+    (first, _), *_, (last, _) = _fifths(series) or [(0.0, ""), (0.0, "")]
     return last if abs(last - first) >= 2 * _HIGH else None
 
 
-def _is_flat(course: MetricCourse) -> bool:
-    return bool(_fifths(course)) and min(course.values) == max(course.values)
+def _is_flat(series: MetricCourse) -> bool:
+    return bool(_fifths(series)) and min(series.values) == max(series.values)
 
 
-def _fifths(course: MetricCourse) -> list[tuple[float, str]]:
+def _fifths(series: MetricCourse) -> list[tuple[float, str]]:
     """Mean and steps of the first, the middle and the last fifth of its steps; none where a fifth is less than two."""
-    steps, values, size = course.steps, course.values, len(course.steps) // 5
+    steps, values, size = series.steps, series.values, len(series.steps) // 5
     starts = (0, (len(steps) - size) // 2, len(steps) - size) if size > 1 else ()
-    return [(fmean(values[at : at + size]), f"at steps {steps[at]} to {steps[at + size - 1]}") for at in starts]
+    return [
+        (fmean(values[start : start + size]), f"at steps {steps[start]} to {steps[start + size - 1]}")
+        for start in starts
+    ]
 
 
-def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
+def clipped_sentence(metrics: Sequence[MetricCourse]) -> str:
     """How many completions were cut off; empty where that was not logged, or is few, at the end as well."""
-    course = course_named(courses, "completions/clipped_ratio")
-    if course is None or (late := clipped_share(course)) <= _HIGH:
+    series = metric_named(metrics, "completions/clipped_ratio")
+    if series is None or (late := clipped_share(series)) <= _HIGH:
         return ""
-    mean = course.mean.value or 0.0
-    if min(course.values) >= 1.0:
-        steps = f"each of {len(course.steps):,} logged steps" if len(course.steps) > 1 else "the one logged step"
+    mean = series.mean.value or 0.0
+    if min(series.values) >= 1.0:
+        steps = f"each of {len(series.steps):,} logged steps" if len(series.steps) > 1 else "the one logged step"
         return f"Every completion was cut off at the length limit, at {steps}."
     ends = f", {percent(late)} in the last fifth of steps" if late > mean else ""
-    return f"{percent(mean)} of completions were cut off at the length limit{ends}{at_most(course)}."
+    return f"{percent(mean)} of completions were cut off at the length limit{ends}{at_most(series)}."
 
 
-def clipped_share(course: MetricCourse) -> float:
+def clipped_share(series: MetricCourse) -> float:
     """Its mean, or that of the last fifth of steps where it rises; 0 where it is no share."""
-    return 0.0 if course.mean.value is None else max(course.mean.value, risen_share(course.values))
+    return 0.0 if series.mean.value is None else max(series.mean.value, risen_share(series.values))
 
 
 def risen_share(shares: Sequence[float]) -> float:
@@ -179,31 +183,31 @@ def risen_share(shares: Sequence[float]) -> float:
     return late if late >= _RISEN * fmean(shares or [0.0]) else 0.0
 
 
-def at_most(course: MetricCourse) -> str:
+def at_most(series: MetricCourse) -> str:
     """The largest share and its step, in parentheses; empty where all are equal."""
-    largest = course.at(course.largest_step)
-    is_larger = largest > min(course.values)
-    return f" (at most {percent(largest)}, at step {course.largest_step})" if is_larger else ""
+    largest = series.at(series.largest_step)
+    is_larger = largest > min(series.values)
+    return f" (at most {percent(largest)}, at step {series.largest_step})" if is_larger else ""
 
 
-_MOST = 0.5  # of the tokens, or of the completions
+_MAJORITY = 0.5  # of the tokens, or of the completions
 
 
 def cut_off_advice(share: float | None) -> str:
     """What to try first where most completions were cut off; empty where fewer were."""
-    if share is None or share <= _MOST:
+    if share is None or share <= _MAJORITY:
         return ""
     return (
         f"{percent(share)} of completions were cut off at the length limit: raise it, or mask them, before the prompts."
     )
 
 
-def clip_sentence(courses: Sequence[MetricCourse]) -> str:
+def clip_sentence(metrics: Sequence[MetricCourse]) -> str:
     """That most tokens gave no gradient, as their ratio was beyond the clip, or did so late; empty where fewer were."""
-    course = course_named(courses, "clip_ratio/region_mean")
-    usable = [share for share in (course.values if course else ()) if 0.0 <= share <= 1.0] or [0.0]
+    series = metric_named(metrics, "clip_ratio/region_mean")
+    usable = [share for share in (series.values if series else ()) if 0.0 <= share <= 1.0] or [0.0]
     mean, late = fmean(usable), risen_share(usable)
-    if max(mean, late) <= _MOST:
+    if max(mean, late) <= _MAJORITY:
         return ""
     ends = f", {percent(late)} in the last fifth of steps" if late else ""
     return f"The ratio of {percent(mean)} of tokens was beyond the clip{ends}: they gave no gradient."
@@ -213,19 +217,19 @@ CLIP_ADVICE = "Take fewer updates from a batch (num_iterations in TRL), or a sma
 Direction = Literal["falls", "hardly rises", "stalls", "rises", "is"]
 
 
-def reward_level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
+def reward_level_sentences(metrics: Sequence[MetricCourse]) -> Iterator[str]:
     """That the mean reward never moves, or no more, or is at one step of another order."""
-    reward, dead = course_named(courses, "reward"), course_named(courses, "frac_reward_zero_std")
+    reward, dead = metric_named(metrics, "reward"), metric_named(metrics, "frac_reward_zero_std")
     if reward is None:
         return
     if _is_flat(reward):
-        is_equal = dead_steps(courses)[0] == 1.0 if dead is None else min(dead.values) >= 1.0
+        is_equal = dead_steps(metrics)[0] == 1.0 if dead is None else min(dead.values) >= 1.0
         why = "" if is_equal else "is rounded, relative to its group, or "
         logged = f"The mean reward is logged as {amount(reward.values[0])} at all {len(reward.steps):,} steps"
         yield f"{logged}: it {why}tells no answers apart."
     else:
         last, number = reward.values[-1], len(reward.values)
-        size = next((at for at, value in enumerate(reversed(reward.values)) if value != last), number)
+        size = next((index for index, value in enumerate(reversed(reward.values)) if value != last), number)
         if size >= max(_GAP, number // 5):
             stays = f"from step {reward.steps[-size]} to the last, {reward.steps[-1]}"
             yield f"The mean reward stays at {amount(last)} {stays}."
@@ -235,75 +239,75 @@ def reward_level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
 _MEDIUM_CHANGE = 0.5  # of the logged spread of rewards (Cohen 1988)
 
 
-def dip_sentence(courses: Sequence[MetricCourse]) -> str:
+def dip_sentence(metrics: Sequence[MetricCourse]) -> str:
     """That the mean reward fell within a few steps, by a third of its range, and came back; empty where it did not.
 
-    Of 60 courses each of 40 to 400 steps that wander (AR of .5 to .95, random walks) 0 to 5 % do.
+    Of 60 series each of 40 to 400 steps that wander (AR of .5 to .95, random walks) 0 to 5 % do.
     """
-    reward, spread = course_named(courses, "reward"), course_named(courses, "reward_std")
-    if reward is None or reward.mean.value is None or len(reward.steps) < _LEAST_STEPS:
+    reward, spread = metric_named(metrics, "reward"), metric_named(metrics, "reward_std")
+    if reward is None or reward.mean.value is None or len(reward.steps) < _MIN_STEPS:
         return ""
     from gradscope.metrics.uncertainty.levels import drop  # behind it lies scipy
 
     fall = drop(dict(zip(reward.steps, reward.values, strict=True)), share=1 / 3, lasts=False)
-    least = _MEDIUM_CHANGE * ((spread and spread.mean.value) or 0.0)
-    if fall is None or fall.before - fall.after < least:
+    medium = _MEDIUM_CHANGE * ((spread and spread.mean.value) or 0.0)
+    if fall is None or fall.before - fall.after < medium:
         return ""
     ends = f"from {amount(fall.before)} to {amount(fall.after)} at step {fall.step}, {amount(fall.end)} in the end"
     return f"The mean reward fell and came back: {ends} (medians of {fall.num_median} steps)."
 
 
-def level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
-    """Which other numbers end on another level than they had, or are at one step of another order."""
+def level_sentences(metrics: Sequence[MetricCourse]) -> Iterator[str]:
+    """Other metrics that end on another level than they had, or are of another order at one step."""
     from gradscope.metrics.uncertainty.levels import collapse, level_change  # behind it lies scipy
 
-    loss, dead = course_named(courses, "loss"), course_named(courses, "frac_reward_zero_std")
+    loss, dead = metric_named(metrics, "loss"), metric_named(metrics, "frac_reward_zero_std")
     if loss is not None:
         yield from _outlier(loss)
     for name in ("entropy", "completions/mean_length", *(() if dead else ("reward_std",))):
-        course = course_named(courses, name)
-        values = {} if course is None else dict(zip(course.steps, course.values, strict=True))
+        series = metric_named(metrics, name)
+        values = {} if series is None else dict(zip(series.steps, series.values, strict=True))
         change = collapse(values) if name == "reward_std" else level_change(values)
-        if course is not None and change is not None and (change.side < 0 or name != "reward_std"):
-            yield late_sentence(f"The {course.title.strip()}", change)
+        if series is not None and change is not None and (change.side < 0 or name != "reward_std"):
+            yield late_sentence(f"The {series.title.strip()}", change)
 
 
-def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
-    """Where the mean reward goes; "is" where that cannot be told, or it falls by little.
+def reward_direction(metrics: Sequence[MetricCourse]) -> Direction:
+    """The direction of the mean reward; "is" where it is uncertain, or it falls by little.
 
     It hardly rises where any rise is surely small beside the logged spread of rewards, though there is room for one: of
     rewards up to 1, half a deviation. It stalls where that is so from the middle fifth on.
     """
-    course, spread = course_named(courses, "reward"), course_named(courses, "reward_std")
-    if course is not None and _falls(course):
+    series, spread = metric_named(metrics, "reward"), metric_named(metrics, "reward_std")
+    if series is not None and _falls(series):
         return "falls"
-    if course is None or course.mean.value is None or not (fifths := _fifths(course)) or _is_flat(course):
+    if series is None or series.mean.value is None or not (fifths := _fifths(series)) or _is_flat(series):
         return "is"
     from gradscope.metrics.uncertainty.steps import trend  # behind it lies scipy
 
     small = SMALL_CHANGE * ((spread and spread.mean.value) or 0.0)
-    change = trend(course.steps, course.values)
+    change = trend(series.steps, series.values)
     if change.side_of_zero < 0:
         return "falls" if (change.value or 0.0) <= -small else "is"
-    if change.ends[1] < small and _has_room(course, fifths[0][0], small):
+    if change.ends[1] < small and _has_room(series, fifths[0][0], small):
         return "hardly rises"
-    at, pace = (len(course.steps) - len(course.steps) // 5) // 2, fifths[1][0] - fifths[0][0]
-    later = trend(course.steps[at:], course.values[at:])
+    start, pace = (len(series.steps) - len(series.steps) // 5) // 2, fifths[1][0] - fifths[0][0]
+    later = trend(series.steps[start:], series.values[start:])
     # at the pace of the first half a line from the middle fifth on would rise by 1.5 times that
     stalls = later.ends[1] < max(small, pace / 2) and (later.value or 0.0) > -max(small, pace / 4)
-    if stalls and _has_room(course, fifths[1][0], max(small, pace / 5)):
+    if stalls and _has_room(series, fifths[1][0], max(small, pace / 5)):
         return "stalls"
     if change.side_of_zero > 0:
         return "rises"
     # a trend leaves curves that level off open
-    size, rise = len(course.steps) // 5, fifths[-1][0] - fifths[0][0]
-    is_long = len(course.steps) >= _LEAST_STEPS
-    return "rises" if is_long and _is_beyond_noise(course.values, rise, size, _A_RISE) else "is"
+    size, rise = len(series.steps) // 5, fifths[-1][0] - fifths[0][0]
+    is_long = len(series.steps) >= _MIN_STEPS
+    return "rises" if is_long and _is_beyond_noise(series.values, rise, size, _A_RISE) else "is"
 
 
-def _has_room(course: MetricCourse, level: float, small: float) -> bool:
+def _has_room(series: MetricCourse, level: float, small: float) -> bool:
     """Whether a reward of up to 1 can rise from a level by more than a small change; that of others is not known."""
-    return max(course.values) > 1.0 or 1.0 - level > 2.5 * small
+    return max(series.values) > 1.0 or 1.0 - level > 2.5 * small
 
 
 SMALL_CHANGE = 0.2
@@ -314,11 +318,11 @@ FALLEN_ADVICE = (
 SPIKE_ADVICE = "Look at what changed there (learning rate, data, lengths), and at the reward after it."
 
 AFTER_CLIPPING, ALL_ZERO, NO_CHANGE = "as after clipping", "is logged as 0 at all", "they change nothing"
-"""How sentences on courses say what is of no single step."""
+"""How sentences on series name what belongs to no single step."""
 
 
 def spike_advice(sentences: Sequence[str]) -> str:
-    """What to do about the first of them; where it is of no single step there is no place to look at."""
+    """What to do about the first sentence, which may belong to no single step."""
     if sentences[0].endswith(f"{AFTER_CLIPPING}."):
         return "Log the norm before it is clipped: afterwards no step stands out."
     if ALL_ZERO in sentences[0] or NO_CHANGE in sentences[0]:
@@ -332,34 +336,33 @@ FLAT_ADVICE = (
 ADVICE_ON: dict[Direction, str] = {"falls": FALLEN_ADVICE, "hardly rises": FLAT_ADVICE, "stalls": FLAT_ADVICE}
 
 
-_LEAST_STEPS = 20  # with fewer a fifth is not even a handful
+_MIN_STEPS = 20  # with fewer a fifth is not even a handful
 _TOO_SHORT = ": too few steps to tell where it goes"
 
 
-def _falls(course: MetricCourse, least_steps: int = _LEAST_STEPS) -> bool:
+def _falls(series: MetricCourse, min_steps: int = _MIN_STEPS) -> bool:
     """Whether an earlier fifth of steps has more than the last one, by a quarter of the range, or it drops for good."""
-    if course.mean.value is None or len(course.steps) < least_steps:
+    values = series.values
+    if series.mean.value is None or len(values) < min_steps:
         return False
-    return _falls_by_fifths(course) or bool(drop_clause(course.steps, course.values))
+    first, middle, last = (mean for mean, _ in _fifths(series))
+    fall = max(first, middle) - last
+    if fall > (max(values) - min(values)) / 4 and _is_beyond_noise(values, fall, len(values) // 5, _A_FALL):
+        return True
+    return bool(drop_clause(series.steps, values))
 
 
-def _falls_by_fifths(course: MetricCourse) -> bool:
-    first, middle, last = (mean for mean, _ in _fifths(course))
-    fall, values = max(first, middle) - last, course.values
-    return fall > (max(values) - min(values)) / 4 and _is_beyond_noise(values, fall, len(values) // 5, _A_FALL)
-
-
-def _in_parts(course: MetricCourse) -> str:
+def _in_parts(series: MetricCourse) -> str:
     """The means of its fifths, and where it drops for good; empty where a fifth is less than two steps."""
-    means = ", ".join(f"{mean:z.3g} {where}" for mean, where in _fifths(course))
-    return f"{means}{drop_clause(course.steps, course.values)}"
+    means = ", ".join(f"{mean:z.3g} {steps}" for mean, steps in _fifths(series))
+    return f"{means}{drop_clause(series.steps, series.values)}"
 
 
 def drop_clause(steps: Sequence[int], values: Sequence[float]) -> str:
     """Where a number falls within a few steps, by a third of its range, and for good; empty where it does not."""
     from gradscope.metrics.uncertainty.levels import drop  # behind it lies scipy
 
-    fall = drop(dict(zip(steps, values, strict=True)), share=1 / 3) if len(values) >= _LEAST_STEPS else None
+    fall = drop(dict(zip(steps, values, strict=True)), share=1 / 3) if len(values) >= _MIN_STEPS else None
     if fall is None:
         return ""
     ends = f"from {amount(fall.before)} to {amount(fall.after)}"
@@ -376,51 +379,53 @@ def _is_beyond_noise(values: Sequence[float], change: float, size: int, errors: 
 
 
 _A_FALL = 3.5
-"""Errors of a fifth, 2.5 of a difference: then 3 to 15 % of courses of 10 to 120 steps that wander (AR(.8)) fall,
+"""Errors of a fifth, 2.5 of a difference: then 3 to 15 % of series of 10 to 120 steps that wander (AR(.8)) fall,
 where 11 to 30 % did by the noise of neighbors alone; of falls of four deviations in 20 steps or more 60 to 100 % do."""
-_A_RISE = 6.0  # then 0 to 2 % of courses of 20 to 300 steps that wander (AR(.8)) rise, of AR(.9) 0 to 5 %
+_A_RISE = 6.0  # then 0 to 2 % of series of 20 to 300 steps that wander (AR(.8)) rise, of AR(.9) 0 to 5 %
 
 
-def lost_sentence(verdicts: Sequence[MetricCourse], reward_goes: str = "is") -> str:
-    """What else says how good answers are and falls; evaluations come every few steps, and ten of them do."""
-    lost = [course for course in verdicts if _falls(course, least_steps=10)]
+def lost_sentence(verdicts: Sequence[MetricCourse], reward_direction: str = "is") -> str:
+    """Held-out scores that fall; evaluations come every few steps, and ten of them suffice."""
+    lost = [series for series in verdicts if _falls(series, min_steps=10)]
     if not lost:
         return ""
-    more = f"; likewise {', '.join(course.name for course in lost[1:3])}" if lost[1:] else ""
-    more += f" and {len(lost) - 3} more" if lost[3:] else ""
-    apart = f" while the mean reward {reward_goes}" if reward_goes in ("rises", "hardly rises", "stalls") else ""
-    return f"{lost[0].name} falls{apart}: {_in_parts(lost[0])}{more}."
+    also = f"; likewise {', '.join(series.name for series in lost[1:3])}" if lost[1:] else ""
+    also += f" and {len(lost) - 3} more" if lost[3:] else ""
+    contrast = (
+        f" while the mean reward {reward_direction}" if reward_direction in ("rises", "hardly rises", "stalls") else ""
+    )
+    return f"{lost[0].name} falls{contrast}: {_in_parts(lost[0])}{also}."
 
 
-def reward_sentence(courses: Sequence[MetricCourse], goes: Direction | None = None) -> str:
+def reward_sentence(metrics: Sequence[MetricCourse], goes: Direction | None = None) -> str:
     """The mean reward of the first, middle and last fifth of steps, of few at both ends; empty without one.
 
     ``goes`` is :func:`reward_goes`, where it is known.
     """
-    course = course_named(courses, "reward")
-    if course is None or len(course.steps) < 2 or course.mean.value is None or _is_flat(course):
+    series = metric_named(metrics, "reward")
+    if series is None or len(series.steps) < 2 or series.mean.value is None or _is_flat(series):
         return ""  # that it never moves is said with its level
-    if not (parts := _in_parts(course)):
-        first, last = course.values[0], course.values[-1]
-        ends = f"{first:z.3g} at step {course.steps[0]} and {last:z.3g} at step {course.steps[-1]}"
+    if not (parts := _in_parts(series)):
+        first, last = series.values[0], series.values[-1]
+        ends = f"{first:z.3g} at step {series.steps[0]} and {last:z.3g} at step {series.steps[-1]}"
         return f"The mean reward was {ends}{_TOO_SHORT}."
-    goes = goes or reward_goes(courses)
+    goes = goes or reward_direction(metrics)
     if goes != "is":
         return f"The mean reward {goes}: {parts}."
-    if len(course.steps) < _LEAST_STEPS:
+    if len(series.steps) < _MIN_STEPS:
         return f"The mean reward was {parts}{_TOO_SHORT}."
     from gradscope.metrics.uncertainty.steps import trend  # behind it lies scipy
 
-    reach = 1.0 if 0.0 <= min(course.values) <= max(course.values) <= 1.0 else math.inf
-    change = with_interval(trend(course.steps, course.values).within(-reach, reach), "+.3g")
+    reach = 1.0 if 0.0 <= min(series.values) <= max(series.values) <= 1.0 else math.inf
+    change = with_interval(trend(series.steps, series.values).within(-reach, reach), "+.3g")
     return f"The mean reward was {parts}: along its line it changes by {change}, which leaves open where it goes."
 
 
 def gap_sentence(steps: Sequence[int]) -> str:
-    """Where a log that has steps at an even distance has none; empty where it is uneven throughout."""
-    apart = [after - before for before, after in pairwise(steps)]
-    usual = median(apart) if apart else 0
-    gaps = [(step + 1, step + far - 1) for step, far in zip(steps, apart, strict=False) if far >= _GAP * usual]
+    """The gaps of a log whose steps are evenly spaced; empty where it is uneven throughout."""
+    distances = [after - before for before, after in pairwise(steps)]
+    usual = median(distances) if distances else 0
+    gaps = [(step + 1, step + far - 1) for step, far in zip(steps, distances, strict=False) if far >= _GAP * usual]
     if len(steps) < 20 or not 0 < len(gaps) <= 3:
         return ""
     return f"Nothing was logged at {listed([f'steps {first} to {last}' for first, last in gaps])}."
@@ -431,48 +436,48 @@ _GAP = 10  # times the usual distance of steps
 _FAR = 3.0  # times the range of all other steps, what no heavy tail of a mean over a batch reaches
 
 
-def _outlier(course: MetricCourse) -> Iterator[str]:
+def _outlier(series: MetricCourse) -> Iterator[str]:
     """The step after the first whose number is of another order than those of all others."""
-    if not course.mean.is_defined or len(course.values) <= _GAP:
+    if not series.mean.is_defined or len(series.values) <= _GAP:
         return
-    lowest, *between, highest = sorted(course.values)
+    lowest, *between, highest = sorted(series.values)
     below, above = between[0] - lowest, highest - between[-1]
     if not _FAR * (between[-1] - between[0]) < max(below, above) < math.inf or between[0] == between[-1]:
         return
-    step = course.largest_step if above > below else course.smallest_step
-    if step != course.steps[0]:  # learning begins there
-        far = f"{course.at(step):.4g} at step {step}, far from its median of {median(between):.3g}"
-        yield f"The {course.title.strip()} is {far}."
+    step = series.largest_step if above > below else series.smallest_step
+    if step != series.steps[0]:  # learning begins there
+        far = f"{series.at(step):.4g} at step {step}, far from its median of {median(between):.3g}"
+        yield f"The {series.title.strip()} is {far}."
 
 
-def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
+def broken_sentences(metrics: Sequence[MetricCourse]) -> Iterator[str]:
     """What was logged as no finite number, and where first."""
-    for course in courses:
-        broken = [step for step, value in zip(course.steps, course.values, strict=True) if not math.isfinite(value)]
+    for series in metrics:
+        broken = [step for step, value in zip(series.steps, series.values, strict=True) if not math.isfinite(value)]
         if broken:
-            more = f", and at {counted(len(broken) - 1, 'step')} more" if len(broken) > 1 else ""
-            is_no_share, word = "no share" in (course.mean.undefined or ""), non_finite_word(course.at(broken[0]))
-            yield f"{course.name} is {'no share' if is_no_share else word} at step {broken[0]}{more}."
+            rest = f", and at {counted(len(broken) - 1, 'step')} more" if len(broken) > 1 else ""
+            is_no_share, word = "no share" in (series.mean.undefined or ""), non_finite_word(series.at(broken[0]))
+            yield f"{series.name} is {'no share' if is_no_share else word} at step {broken[0]}{rest}."
 
 
 def metric_findings(
-    courses: Sequence[MetricCourse], spikes: Sequence[str] = (), verdicts: Sequence[MetricCourse] = ()
+    metrics: Sequence[MetricCourse], spikes: Sequence[str] = (), verdicts: Sequence[MetricCourse] = ()
 ) -> tuple[str, ...]:
     """All sentences, the verdict first, then what is wrong, with those on ``spikes`` and on what judges answers."""
-    goes = reward_goes(courses)
-    reward = reward_sentence(courses, goes)
+    goes = reward_direction(metrics)
+    reward = reward_sentence(metrics, goes)
     sentences = (
-        dead_sentence(courses),
-        *broken_sentences(courses),
+        dead_sentence(metrics),
+        *broken_sentences(metrics),
         lost_sentence(verdicts, goes),
-        gap_sentence(max((course.steps for course in courses), key=len, default=())),
-        clipped_sentence(courses),
-        clip_sentence(courses),
+        gap_sentence(max((series.steps for series in metrics), key=len, default=())),
+        clipped_sentence(metrics),
+        clip_sentence(metrics),
         *spikes,
-        *reward_level_sentences(courses),
-        dip_sentence(courses),
+        *reward_level_sentences(metrics),
+        dip_sentence(metrics),
         *([reward] if goes in ADVICE_ON else []),
-        *level_sentences(courses),
+        *level_sentences(metrics),
         reward,
     )
     return tuple(dict.fromkeys(filter(None, sentences)))
@@ -491,32 +496,33 @@ def jump_sentence(name: str, jump: Jump) -> str:
     return f"{rise} and ends at {amount(jump.end)} (medians of {jump.num_median} steps)."
 
 
-def disagreement(course: DegeneracyCourse, num_levels: int) -> tuple[str, str]:
+def disagreement(series: DegeneracyCourse, num_levels: int) -> tuple[str, str]:
     """A problem where the trainer's own share differs, and else a closing remark that it is the same."""
     compared = [
-        (step, logged, own)
-        for step, logged, own in zip(course.step, course.logged, course.frac_reward_zero_std, strict=True)
-        if logged is not None and own is not None
+        (step, logged, share)
+        for step, logged, share in zip(series.step, series.logged, series.frac_reward_zero_std, strict=True)
+        if logged is not None and share is not None
     ]
-    different = [(step, logged, own) for step, logged, own in compared if not abs(logged - own) <= _SAME]  # NaN differs
+    different = [row for row in compared if not abs(row[1] - row[2]) <= _SAME]  # NaN differs
     if not compared:
         return "", ""
     if not different:
         return "", f"The trainer's own frac_reward_zero_std is the same at each of the {len(compared)} steps compared."
-    step, logged, own = different[0]
+    step, logged, share = different[0]
+    reason = _shift(series) or _why_different(share - logged, num_levels)
     return (
         f"At {len(different)} of {len(compared)} steps the trainer logged another frac_reward_zero_std, first at step "
-        f"{step}: {number(logged, '.4f')}, here {own:.4f}. {_shift(course) or _why_different(own - logged, num_levels)}"
+        f"{step}: {number(logged, '.4f')}, here {share:.4f}. {reason}"
     ), ""
 
 
-def _shift(course: DegeneracyCourse) -> str:
+def _shift(series: DegeneracyCourse) -> str:
     """That the trainer's shares are those of the step before or after; empty where they are not."""
-    for name, logged, own in (
-        ("before", course.logged[1:], course.frac_reward_zero_std[:-1]),
-        ("after", course.logged[:-1], course.frac_reward_zero_std[1:]),
+    for name, logged, shares in (
+        ("before", series.logged[1:], series.frac_reward_zero_std[:-1]),
+        ("after", series.logged[:-1], series.frac_reward_zero_std[1:]),
     ):
-        pairs = [(a, b) for a, b in zip(logged, own, strict=True) if a is not None and b is not None]
+        pairs = [(a, b) for a, b in zip(logged, shares, strict=True) if a is not None and b is not None]
         if len({share for _, share in pairs}) > 2 and all(abs(a - b) <= _SAME for a, b in pairs):
             return f"They are those of the rollouts one step {name}: the trainer counts its steps otherwise."
     return ""

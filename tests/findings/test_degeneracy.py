@@ -91,8 +91,8 @@ def test_remedies_stand_beside_each_other() -> None:
         "Resampling dead groups until the batch is full takes 1.70 times the rollouts; groups of 16 take twice as many "
         "and are forecast to leave 30.0 % [<0.1 %, 40.0 %] dead."
     )
-    alone = "Resampling dead groups until the batch is full takes 1.70 times the rollouts."
-    assert remedy_finding(REPORT, None) == remedy_finding(REPORT, size(16, NOTHING)) == alone
+    sentence = "Resampling dead groups until the batch is full takes 1.70 times the rollouts."
+    assert remedy_finding(REPORT, None) == remedy_finding(REPORT, size(16, NOTHING)) == sentence
     assert remedy_finding(ALIVE, doubled) == ""
     hopeless = replace(
         REPORT, starvation=replace(REPORT.starvation, resampling_factor=Estimate.undefined_because("none lives"))
@@ -149,8 +149,8 @@ def test_a_conflict_of_many_groups_comes_first_and_one_of_few_after_the_share() 
     few = degeneracy_report()
     many = replace(few, frac_reward_conflict=Estimate.exact(0.6))
     ranks = [
-        [text.startswith(f"'{HOSTILE}' alone decides") for text in degeneracy_findings(one, LOG, None)].index(True)
-        for one in (few, many)
+        [text.startswith(f"'{HOSTILE}' alone decides") for text in degeneracy_findings(conflict, LOG, None)].index(True)
+        for conflict in (few, many)
     ]
     assert (ranks[0] > 0, ranks[1]) == (True, 0)
     assert dead_group_advice(many).startswith('Try scale_rewards="none"')
@@ -184,17 +184,17 @@ def test_a_filter_may_hide_dead_groups_where_none_is_logged(all_pass: float, cou
 
 
 @pytest.mark.parametrize(
-    ("field", "least", "words"),
+    ("field", "num", "words"),
     [
         ("num_contradicting", 24, "In 24 of 94 groups with unequal rewards the logged advantages fall"),
         ("num_zeroed", 48, "In 48 of 94 groups with unequal rewards all logged advantages are zero"),
     ],
     ids=["against rewards in a quarter", "zero in most"],
 )
-def test_advantages_that_contradict_the_rewards_of_live_groups_are_reported(field: str, least: int, words: str) -> None:
-    for number in (least - 1, least):
+def test_advantages_that_contradict_the_rewards_of_live_groups_are_reported(field: str, num: int, words: str) -> None:
+    for number in (num - 1, num):
         report = replace(degeneracy_report(), **{field: number})
-        assert report.contradicts_rewards == (words in shown(report)) == (number == least)
+        assert report.contradicts_rewards == (words in shown(report)) == (number == num)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_the_length_limit_comes_before_the_prompts(
 def test_a_moving_share_is_reported_before_its_mean(first: float, last: float, kind: str, sentence: str) -> None:
     """A run that collapsed at three quarters had 42 % dead groups, "most of them fail throughout"."""
     shares = [first] * 30 + [last] * 10
-    course = results.DegeneracyCourse(
+    series = results.DegeneracyCourse(
         step=range(40),
         last_step=range(40),
         frac_reward_zero_std=shares,
@@ -321,17 +321,17 @@ def test_a_moving_share_is_reported_before_its_mean(first: float, last: float, k
     )
     dead = sum(shares) / 40
     kinds = (dead, 0.0) if kind == "frac_all_pass" else (0.0, dead)
-    report = replace(with_kinds(*kinds), course=replace(course, **{kind: shares}), num_groups=320)
+    report = replace(with_kinds(*kinds), course=replace(series, **{kind: shares}), num_groups=320)
     text = shown(replace(report, prompts=replace(report.prompts, never_groups=320, always_groups=0)))
     assert ("Their share goes from" in text) == (abs(last - first) > 0.15)
     assert sentence in text
 
 
-def course_of(shares: list[float], fails: list[float]) -> results.DegeneracyReport:
+def series_of(shares: list[float], fails: list[float]) -> results.DegeneracyReport:
     """A log of 16 groups a step with these shares of dead groups, and of those that fail."""
     passes = [share - failing for share, failing in zip(shares, fails, strict=True)]
     steps = range(1, len(shares) + 1)
-    course = results.DegeneracyCourse(
+    series = results.DegeneracyCourse(
         step=steps,
         last_step=steps,
         frac_reward_zero_std=shares,
@@ -340,37 +340,37 @@ def course_of(shares: list[float], fails: list[float]) -> results.DegeneracyRepo
         logged=[None] * len(shares),
     )
     kinds = with_kinds(sum(passes) / len(passes), sum(fails) / len(fails))
-    return replace(kinds, course=course, num_groups=16 * len(shares))
+    return replace(kinds, course=series, num_groups=16 * len(shares))
 
 
 def test_steps_at_which_everything_fails_at_once_are_named() -> None:
     """A verifier that was away at three steps of sixty was "most pass, try more rollouts a group"."""
     shares = [1.0 if step in (20, 21, 37) else 0.2 for step in range(1, 61)]
-    text = shown(course_of(shares, [share if share == 1 else 0.0 for share in shares]))
+    text = shown(series_of(shares, [share if share == 1 else 0.0 for share in shares]))
     assert "No group had a gradient at steps 20,21,37, before which most had one." in text
     assert "Look at what changed at step 20 (verifier, sampler, data) before the prompts." in text
     for slow in ([step / 30 for step in range(1, 31)] + [1.0] * 5, [1.0] * 30 + [0.2] * 10):  # solved; a cold start
-        assert "No group had" not in shown(course_of(slow, slow))
+        assert "No group had" not in shown(series_of(slow, slow))
 
 
 def test_a_jump_of_all_kinds_is_no_matter_of_prompts_nor_is_a_harder_curriculum() -> None:
     shares = [0.1] * 30 + [1.0] * 20
     for part in (0.0, 1 / 3):  # a verifier that passes everything, a sampler that went greedy
-        text = shown(course_of(shares, [share * part for share in shares]))
+        text = shown(series_of(shares, [share * part for share in shares]))
         assert "No group has had a gradient since step 31, for 20 steps; before, most had one." in text
         assert "Look at what changed at step 31 (verifier, sampler, data) before the prompts." in text
-    alike = [0.02 + 0.02 * step for step in range(40)]
-    text = shown(course_of(alike, [share / 2 for share in alike]))
+    equal = [0.02 + 0.02 * step for step in range(40)]
+    text = shown(series_of(equal, [share / 2 for share in equal]))
     assert "Rollouts of a group have come to agree, passing and failing alike: look at the entropy" in text
-    once = course_of([0.02] * 20 + [1.0] + [0.02] * 99, [0.0] * 120)
+    once = series_of([0.02] * 20 + [1.0] + [0.02] * 99, [0.0] * 120)
     assert "Look at what changed at step 21" in shown(replace(once, frac_reward_zero_std=Estimate.exact(0.03)))
-    harder = course_of([0.6] * 25 + [0.2] * 25, [0.0] * 25 + [0.2] * 25)
+    harder = series_of([0.6] * 25 + [0.2] * 25, [0.0] * 25 + [0.2] * 25)
     assert "Fewer groups are dead than at first, but more of them fail" in shown(harder)
 
 
 def test_sizes_that_move_the_share_are_told() -> None:
     falls = [0.5] * 25 + [0.1] * 25
-    report = course_of(falls, falls)
+    report = series_of(falls, falls)
     assert "groups differ in size" in shown(replace(report, group_size=None))
     assert "groups differ in size" not in shown(replace(report, group_size=8))
 
@@ -427,13 +427,13 @@ def test_the_trainers_own_share_is_compared_where_it_was_logged() -> None:
     report = degeneracy_report()
     assert "is the same at each of the 19 steps compared." in shown(report)
     first, *rest = report.by_step
-    own = first.frac_reward_zero_std.value
-    fewer = with_steps(report, (replace(first, logged=own - 0.25), *rest))
-    more = with_steps(report, (replace(first, logged=own + 0.25), *rest))
-    assert f"At 1 of 19 steps the trainer logged another frac_reward_zero_std, first at step 1: {own - 0.25:.4f}" in (
+    share = first.frac_reward_zero_std.value
+    fewer = with_steps(report, (replace(first, logged=share - 0.25), *rest))
+    changed = with_steps(report, (replace(first, logged=share + 0.25), *rest))
+    assert f"At 1 of 19 steps the trainer logged another frac_reward_zero_std, first at step 1: {share - 0.25:.4f}" in (
         shown(fewer)
     )
-    assert "The log may lack rows of the groups that differed" in shown(more)
+    assert "The log may lack rows of the groups that differed" in shown(changed)
     broken = shown(with_steps(report, (replace(first, logged=float("nan")), *rest)))
     assert "first at step 1: NaN, here" in broken
     assert "the trainer's own number is broken" in broken

@@ -41,7 +41,7 @@ def test_without_logged_probabilities_nothing_is_said() -> None:
     assert logged.logprob_findings(STEPS) == ()
 
 
-def course(name: str, *values: float) -> MetricCourse:
+def series(name: str, *values: float) -> MetricCourse:
     finite = [value for value in values if math.isfinite(value)]
     mean = Estimate.undefined_because("NaN")
     if len(finite) == len(values):
@@ -61,32 +61,32 @@ def course(name: str, *values: float) -> MetricCourse:
 def test_a_held_out_score_that_falls_is_told_and_one_that_wavers_is_not() -> None:
     falls = [0.5 + 0.01 * (index % 2) - 0.02 * max(index - 4, 0) for index in range(15)]
     wavers = [0.5 + 0.03 * (index % 3) for index in range(15)]
-    held, level = course("val/acc", *falls), course("val-core/pass@1", *wavers)
+    held, level = series("val/acc", *falls), series("val-core/pass@1", *wavers)
     assert logged.lost_sentence([level]) == ""
     assert logged.lost_sentence([held]) == (
         "val/acc falls: 0.503 at steps 10 to 30, 0.443 at steps 70 to 90, 0.323 at steps 130 to 150."
     )
-    several = [held, *(replace(held, name=name) for name in "abcd"), level]
-    assert logged.lost_sentence(several).endswith("; likewise a, b and 2 more.")
-    assert logged.metric_findings([course("reward", *falls[::-1])], verdicts=[held])[1].startswith(
+    scores = [held, *(replace(held, name=name) for name in "abcd"), level]
+    assert logged.lost_sentence(scores).endswith("; likewise a, b and 2 more.")
+    assert logged.metric_findings([series("reward", *falls[::-1])], verdicts=[held])[1].startswith(
         "val/acc falls while the mean reward rises: "
     )
     rng = np.random.default_rng(0)
-    wander = [course("val/acc", *persistent(rng, 60, 0.8)) for _ in range(100)]
-    assert sum(logged.lost_sentence([one]) != "" for one in wander) <= 8, "26 by the noise of neighbors alone"
+    wander = [series("val/acc", *persistent(rng, 60, 0.8)) for _ in range(100)]
+    assert sum(logged.lost_sentence([series]) != "" for series in wander) <= 8, "26 by the noise of neighbors alone"
 
 
-def level_sentences_of(courses: list[MetricCourse]) -> tuple[list[str], list[str]]:
-    return list(logged.reward_level_sentences(courses)), list(logged.level_sentences(courses))
+def level_sentences_of(metrics: list[MetricCourse]) -> tuple[list[str], list[str]]:
+    return list(logged.reward_level_sentences(metrics)), list(logged.level_sentences(metrics))
 
 
 def test_a_reward_that_never_changes_and_a_spread_that_vanishes_are_told_without_the_share_of_dead_groups() -> None:
-    constant, spread = course("reward", *[0.5] * 20), course("reward_std", *(0.4 * 0.7**step for step in range(20)))
+    constant, spread = series("reward", *[0.5] * 20), series("reward_std", *(0.4 * 0.7**step for step in range(20)))
     (stays,), (falls,) = level_sentences_of([constant, spread])
     assert stays.startswith("The mean reward is logged as 0.5 at all 20 steps: ")
     assert falls.startswith("The reward_std falls from 0.4, its median up to step 10, to 0.000")
-    assert len(list(logged.level_sentences([spread, course("frac_reward_zero_std", *[0.5] * 20)]))) == 0
-    assert not list(logged.level_sentences([replace(spread, values=spread.values[::-1]), course("reward", *[0.5] * 9)]))
+    assert len(list(logged.level_sentences([spread, series("frac_reward_zero_std", *[0.5] * 20)]))) == 0
+    assert not list(logged.level_sentences([replace(spread, values=spread.values[::-1]), series("reward", *[0.5] * 9)]))
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_a_gap_in_even_steps_is_named(steps: list[int], gaps: str) -> None:
 @pytest.mark.parametrize(("value", "is_told"), [(1000.0, True), (-1000.0, True), (1.2, False), (math.inf, False)])
 def test_a_reward_or_loss_of_another_order_is_named(name: str, value: float, is_told: bool) -> None:
     numbers = [0.5 + 0.05 * (index % 5) for index in range(30)]
-    sentences = level_sentences_of([course(name, *numbers[:7], value, *numbers[8:])])[name == "loss"]
+    sentences = level_sentences_of([series(name, *numbers[:7], value, *numbers[8:])])[name == "loss"]
     assert sentences == [f"The {name} is {value:.4g} at step 80, far from its median of 0.6."] * is_told
-    assert level_sentences_of([course(name, value, *numbers)]) == ([], [])  # as before anything was learned
+    assert level_sentences_of([series(name, value, *numbers)]) == ([], [])  # as before anything was learned
     saturating = [0.95 - 0.5 * 0.8**index + 0.001 * (index % 2) for index in range(60)]
-    assert level_sentences_of([course("reward", *saturating)]) == ([], [])
+    assert level_sentences_of([series("reward", *saturating)]) == ([], [])
 
 
 DEAD = "of a step's groups gave no gradient, by the trainer's log of"
@@ -127,12 +127,12 @@ DEAD = "of a step's groups gave no gradient, by the trainer's log of"
     ],
 )
 def test_dead_groups(values: tuple[float, ...], sentence: str) -> None:
-    assert logged.dead_sentence([course("frac_reward_zero_std", *values)]) == sentence
+    assert logged.dead_sentence([series("frac_reward_zero_std", *values)]) == sentence
     assert logged.dead_sentence([]).startswith("These metrics do not tell")
 
 
 @pytest.mark.parametrize(
-    ("courses", "end"),
+    ("metrics", "end"),
     [
         ({"reward": (0.9, 0.9)}, " If rewards are 0 and 1, 70.0 % or more of groups all pass."),
         ({"reward": (0.2, 0.0)}, " If rewards are 0 and 1, 70.0 % or more of groups all fail."),
@@ -146,14 +146,14 @@ def test_dead_groups(values: tuple[float, ...], sentence: str) -> None:
         ),
     ],
 )
-def test_what_dead_groups_do_follows_from_the_mean_reward(courses: dict[str, tuple[float, ...]], end: str) -> None:
+def test_what_dead_groups_do_follows_from_the_mean_reward(metrics: dict[str, tuple[float, ...]], end: str) -> None:
     """At a share of dead groups d and a pass rate m, d - (1 - m) or more all pass, and d - m or more all fail."""
-    of = [course("frac_reward_zero_std", 0.8, 0.8), *(course(name, *values) for name, values in courses.items())]
-    assert logged.dead_sentence(of).endswith(end)
+    logged_metrics = [series(name, *values) for name, values in {"frac_reward_zero_std": (0.8, 0.8), **metrics}.items()]
+    assert logged.dead_sentence(logged_metrics).endswith(end)
 
 
 @pytest.mark.parametrize(
-    ("courses", "share", "start"),
+    ("metrics", "share", "start"),
     [
         (
             {"reward_std": (0.0, 0.0), "reward": (0.5, 0.5)},
@@ -170,12 +170,12 @@ def test_what_dead_groups_do_follows_from_the_mean_reward(courses: dict[str, tup
     ],
 )
 def test_steps_at_which_rewards_do_not_vary_have_no_gradient(
-    courses: dict[str, tuple[float, ...]], share: float, start: str
+    metrics: dict[str, tuple[float, ...]], share: float, start: str
 ) -> None:
-    of = [course(name, *values) for name, values in courses.items()]
-    assert logged.dead_steps(of)[0] == share
-    assert logged.dead_steps(of)[1].startswith(start)
-    assert ("do not tell how many" in logged.dead_sentence(of)) == (share < 1.0)
+    logged_metrics = [series(name, *values) for name, values in metrics.items()]
+    assert logged.dead_steps(logged_metrics)[0] == share
+    assert logged.dead_steps(logged_metrics)[1].startswith(start)
+    assert ("do not tell how many" in logged.dead_sentence(logged_metrics)) == (share < 1.0)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_steps_at_which_rewards_do_not_vary_have_no_gradient(
     ],
 )
 def test_completions_that_were_cut_off(values: tuple[float, ...], sentence: str) -> None:
-    assert logged.clipped_sentence([course("completions/clipped_ratio", *values)]) == sentence
+    assert logged.clipped_sentence([series("completions/clipped_ratio", *values)]) == sentence
     assert logged.clipped_sentence([]) == ""
 
 
@@ -221,16 +221,16 @@ def test_completions_that_were_cut_off(values: tuple[float, ...], sentence: str)
 def test_where_a_logged_reward_goes(levels: tuple[float, ...], spread: float | None, goes: str) -> None:
     noise = np.random.default_rng(0).normal(scale=1e-3 * (levels[0] != levels[1]), size=100)
     values = np.interp(np.linspace(0.0, len(levels) - 1.0, 100), range(len(levels)), levels) + noise
-    courses = [course("reward", *values.tolist())]
-    courses += [] if spread is None else [course("reward_std", *[spread] * 100)]
-    assert logged.reward_goes(courses) == goes
+    metrics = [series("reward", *values.tolist())]
+    metrics += [] if spread is None else [series("reward_std", *[spread] * 100)]
+    assert logged.reward_direction(metrics) == goes
     if levels[0] != levels[1]:
-        assert logged.reward_sentence(courses).startswith(f"The mean reward {goes}: ")
+        assert logged.reward_sentence(metrics).startswith(f"The mean reward {goes}: ")
 
 
 def test_a_reward_that_is_left_open_has_its_interval() -> None:
     noise = np.random.default_rng(0).normal(scale=0.05, size=100)
-    sentence = logged.reward_sentence([course("reward", *(0.3 + noise).tolist())])
+    sentence = logged.reward_sentence([series("reward", *(0.3 + noise).tolist())])
     interval = re.search(r": along its line it changes by \S+ \[-0.0\d+, \+0.0\d+\], which leaves open", sentence)
     assert interval is not None, sentence
 
@@ -239,17 +239,17 @@ def test_a_reward_that_levels_off_rises_and_one_that_wanders_does_not() -> None:
     """The line through such a curve is left open by its trend, which allows for drifts."""
     noise = np.random.default_rng(0).normal(scale=0.1, size=200)
     levels_off = 0.8 * (1 - np.exp(-np.arange(200) / 10)) + noise
-    assert logged.reward_goes([course("reward", *levels_off.tolist())]) == "rises"
-    wanders = [course("reward", *np.convolve(noise, 0.8 ** np.arange(30))[:200].tolist()), course("loss", 0.1)]
-    assert logged.reward_goes(wanders) == "is"
+    assert logged.reward_direction([series("reward", *levels_off.tolist())]) == "rises"
+    wanders = [series("reward", *np.convolve(noise, 0.8 ** np.arange(30))[:200].tolist()), series("loss", 0.1)]
+    assert logged.reward_direction(wanders) == "is"
 
 
 @pytest.mark.parametrize("num_steps", [10, 12, 19, 20])
 def test_a_fall_of_a_few_steps_is_no_rise(num_steps: int) -> None:
     noise = np.random.default_rng(num_steps).normal(scale=0.02, size=num_steps)
-    courses = [course("reward", *(np.linspace(0.7, 0.2, num_steps) + noise).tolist())]
-    assert logged.reward_goes(courses) == "falls"
-    beside_spread = logged.reward_goes([*courses, course("reward_std", *[4.0] * num_steps)])
+    metrics = [series("reward", *(np.linspace(0.7, 0.2, num_steps) + noise).tolist())]
+    assert logged.reward_direction(metrics) == "falls"
+    beside_spread = logged.reward_direction([*metrics, series("reward_std", *[4.0] * num_steps)])
     assert beside_spread == ("falls" if num_steps == 20 else "is")  # which is little
 
 
@@ -258,75 +258,77 @@ def test_a_collapse_just_before_the_end_is_no_rise(num_late: int, falls: bool) -
     """The last fifth of 100 steps lay above the first, and "rises" was all that was said."""
     values = np.linspace(0.3, 0.8, 100) + np.random.default_rng(0).normal(scale=0.03, size=100)
     values[100 - num_late :] -= 0.4
-    reward = [course("reward", *values.tolist())]
-    assert logged.reward_goes(reward) == ("falls" if falls else "rises")
+    reward = [series("reward", *values.tolist())]
+    assert logged.reward_direction(reward) == ("falls" if falls else "rises")
     drops = f"; it drops at step {10 * (101 - num_late)} from 0.752 to 0.3"
     assert (drops in logged.reward_sentence(reward)) == falls
 
 
-@pytest.mark.parametrize("at", [0.3, 0.5, 0.7, 0.9])
-def test_a_cliff_anywhere_is_a_fall_and_a_dip_is_none(at: float) -> None:
+@pytest.mark.parametrize("fraction", [0.3, 0.5, 0.7, 0.9])
+def test_a_cliff_anywhere_is_a_fall_and_a_dip_is_none(fraction: float) -> None:
     """At 70 % of a run it left residuals about a cubic so large that the fall was within its error."""
     rng, steps = np.random.default_rng(0), np.arange(100)
     for _ in range(20):
         grows = 0.2 + 0.5 * (1 - np.exp(-0.03 * steps)) + rng.normal(scale=0.04, size=100)
-        fallen = [course("reward", *np.where(steps < 100 * at, grows, grows - 0.5).tolist())]
-        assert logged.reward_goes(fallen) == "falls"
-        assert f"it drops at step {1000 * at + 10:.0f} " in logged.reward_sentence(fallen)
-        dips = [course("reward", *np.where(abs(steps - 40) > 5, grows, grows - 0.5).tolist())]
-        assert logged.reward_goes(dips) != "falls"
+        fallen = [series("reward", *np.where(steps < 100 * fraction, grows, grows - 0.5).tolist())]
+        assert logged.reward_direction(fallen) == "falls"
+        assert f"it drops at step {1000 * fraction + 10:.0f} " in logged.reward_sentence(fallen)
+        dips = [series("reward", *np.where(abs(steps - 40) > 5, grows, grows - 0.5).tolist())]
+        assert logged.reward_direction(dips) != "falls"
 
 
 @pytest.mark.parametrize(("moving", "same", "step"), [(20, 10, 210), (90, 20, None), (20, 9, None), (95, 25, 960)])
 def test_a_reward_that_stays_the_same_to_the_end(moving: int, same: int, step: int | None) -> None:
-    courses = [course("reward", *np.linspace(0, 1, moving), *[-5.0] * same)]
-    stays = [sentence for sentence in logged.reward_level_sentences(courses) if "stays" in sentence]
+    metrics = [series("reward", *np.linspace(0, 1, moving), *[-5.0] * same)]
+    stays = [sentence for sentence in logged.reward_level_sentences(metrics) if "stays" in sentence]
     last = 10 * (moving + same)
     assert stays == ([] if step is None else [f"The mean reward stays at -5 from step {step} to the last, {last}."])
 
 
 def test_rewards_and_what_is_no_number() -> None:
-    courses = [course("reward", 0.25, 0.5), course("kl", 0.1, math.nan, math.inf)]
+    metrics = [series("reward", 0.25, 0.5), series("kl", 0.1, math.nan, math.inf)]
     assert (
-        logged.reward_sentence(courses)
+        logged.reward_sentence(metrics)
         == "The mean reward was 0.25 at step 10 and 0.5 at step 20: too few steps to tell where it goes."
     )
-    assert logged.reward_sentence(courses[1:]) == logged.reward_sentence([course("reward", 0.5)]) == ""
-    assert list(logged.broken_sentences(courses)) == ["kl is NaN at step 20, and at 1 step more."]
-    assert logged.course_named(courses, "kl") is courses[1]
-    assert [sentence.split()[0] for sentence in logged.metric_findings(courses)] == ["These", "kl", "The"]
+    assert logged.reward_sentence(metrics[1:]) == logged.reward_sentence([series("reward", 0.5)]) == ""
+    assert list(logged.broken_sentences(metrics)) == ["kl is NaN at step 20, and at 1 step more."]
+    assert logged.metric_named(metrics, "kl") is metrics[1]
+    assert [sentence.split()[0] for sentence in logged.metric_findings(metrics)] == ["These", "kl", "The"]
 
 
 def test_metrics_that_end_on_another_level_are_told() -> None:
     """An entropy that fell from 0.68 to 0.018 in a log of metrics alone was told by nobody."""
     steady, late = [1.0] * 44, [*[5.0] * 15, 5.01]
-    courses = [course(name, *steady, *late) for name in ("kl", "entropy", "reward", "completions/mean_length")]
-    assert [sentence.split()[:3] for sentence in logged.level_sentences(courses)] == [
+    metrics = [series(name, *steady, *late) for name in ("kl", "entropy", "reward", "completions/mean_length")]
+    assert [sentence.split()[:3] for sentence in logged.level_sentences(metrics)] == [
         ["The", name, "rises"] for name in ("entropy", "completions/mean_length")
     ]
-    fallen = [course(name, *late, *late, *late, *steady[1:12], 1.01) for name in ("kl", "entropy", "reward")]
+    fallen = [series(name, *late, *late, *late, *steady[1:12], 1.01) for name in ("kl", "entropy", "reward")]
     _, reward, entropy = logged.metric_findings(fallen)  # what does not rise before other levels
     assert (
         reward == "The mean reward falls: 5 at steps 10 to 120, 5 at steps 250 to 360, 1 at steps 490 to 600; "
         "it drops at step 490 from 5 to 1 (medians of 5 steps)."
     )
     assert entropy.startswith("The entropy falls from 5, its median up to step 30, to 1 at")
-    assert "falls" not in logged.reward_sentence([course("reward", *[0.5, 0.3] * 30)])
-    rising = [course("reward", *(step / 100 for step in range(60))), fallen[1]]
+    assert "falls" not in logged.reward_sentence([series("reward", *[0.5, 0.3] * 30)])
+    rising = [series("reward", *(step / 100 for step in range(60))), fallen[1]]
     assert logged.metric_findings(rising)[1] == entropy  # and a reward that rises behind them
-    early = course("entropy", *(0.02 + 0.58 * math.exp(-step / 3) for step in range(60)))
+    early = series("entropy", *(0.02 + 0.58 * math.exp(-step / 3) for step in range(60)))
     assert next(logged.level_sentences([early])).startswith(
         "The entropy falls from 0.436, its median up to step 30, to"
     )
 
 
 def test_a_share_of_dead_groups_that_moves_and_one_that_is_none_are_told() -> None:
-    moved = logged.dead_sentence([course("frac_reward_zero_std", *(step / 10 for step in range(10)))])
+    moved = logged.dead_sentence([series("frac_reward_zero_std", *(step / 10 for step in range(10)))])
     assert moved.endswith("of 10 logged steps, from 5.0 % in the first fifth of them to 85.0 % in the last.")
     reason = Estimate.undefined_because("the trainer logged a number that is no share at step 10")
-    none = replace(course("frac_reward_zero_std", math.nan, math.nan), mean=reason)
-    assert list(logged.broken_sentences([none])) == ["frac_reward_zero_std is no share at step 10, and at 1 step more."]
-    assert logged.reward_sentence([course("reward", *[0.5] * 5, *[0.25] * 5)]) == (
+    unknown = replace(series("frac_reward_zero_std", math.nan, math.nan), mean=reason)
+    assert list(logged.broken_sentences([unknown])) == [
+        "frac_reward_zero_std is no share at step 10, and at 1 step more."
+    ]
+    assert logged.reward_sentence([series("reward", *[0.5] * 5, *[0.25] * 5)]) == (
         "The mean reward was 0.5 at steps 10 to 20, 0.375 at steps 50 to 60, 0.25 at steps 90 to 100: "
         "too few steps to tell where it goes."
     )

@@ -127,7 +127,7 @@ def _print_steps(run: str, asked: GroupQuestions, follow: FollowOptions, read: R
         run,
         success_threshold=asked.success_threshold,
         reward=asked.reward,
-        pace=Pace(every=follow.every, idle=follow.idle),
+        pace=Pace(interval=follow.every, idle=follow.idle),
         notice=lambda sentence: say(f"note: {sentence}"),
         read=read,
     )

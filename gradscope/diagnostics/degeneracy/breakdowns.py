@@ -38,10 +38,7 @@ _LIVE, _NEVER, _ALWAYS = range(3)
 def measure_prompts(
     chosen: GroupRewards, threshold: float | None, main: str | None = None, *, name: str = TRAINER_REWARD
 ) -> tuple[results.PromptCounts, LazyRows]:
-    """How many prompts the policy learns from, and a row each, dead ones first, by their cost.
-
-    By the main reward, or the one called ``name``.
-    """
+    """How many prompts the policy learns from by a reward, and a row each, dead ones first, by their cost."""
     groups = chosen.table
     values = chosen.values if main is None else groups.rewards[main]
     spread = groups.spread(values)
@@ -62,16 +59,16 @@ def measure_prompts(
         status[~is_live & (num_passing == rollouts)] = _ALWAYS
     is_known = is_live | (threshold is not None)
     order = np.lexsort((present, -rollouts, (status == _LIVE) & is_known))
-    texts = groups.prompt_texts
+    texts, nothing = groups.prompt_texts, np.array(None)
     columns = {
         "prompt_id": np.array(groups.prompts, dtype=object)[present[order]],
-        "prompt": np.full(len(present), None) if texts is None else np.array(texts, dtype=object)[present[order]],
+        "prompt": nothing.repeat(len(present)) if texts is None else np.array(texts, dtype=object)[present[order]],
         "num_groups": np.bincount(prompt)[order],
         "num_rollouts": rollouts[order],
-        "pass_rate": _or_none(rate, np.isfinite(rate))[order],
-        "status": _or_none(_STATUS[status], is_known)[order],
+        "pass_rate": np.where(np.isfinite(rate), rate.astype(object), nothing)[order],
+        "status": np.where(is_known, _STATUS[status], nothing)[order],
         "first_step": first[order],
-        "last_live_step": _or_none(last, last >= 0)[order],
+        "last_live_step": np.where(last >= 0, last.astype(object), nothing)[order],
     }
     counts = results.PromptCounts(
         live=int(np.sum(is_live)),
@@ -87,26 +84,19 @@ def measure_prompts(
     return counts, LazyRows(columns)
 
 
-def _or_none(values: NDArray[Any], is_known: NDArray[np.bool_]) -> NDArray[np.object_]:
-    plain = values.astype(object)
-    plain[~is_known] = None
-    return plain
-
-
 def measure_environments(
     chosen: GroupRewards, table: GroupTable, *, resampling: Resampling
 ) -> tuple[results.EnvironmentDegeneracy, ...]:
     """One row per environment, by name; none where all prompts belong to one."""
     # Readers put the environment before the last slash of a prompt's id.
-    prompts = chosen.table.prompts
-    named = environments_of(prompts)
-    if not named:
+    prompt_environments = environments_of(chosen.table.prompts)
+    if not prompt_environments:
         return ()
-    names, of_prompt = np.unique(named, return_inverse=True)
-    of_group = of_prompt[chosen.table.prompt]
+    names, indices = np.unique(prompt_environments, return_inverse=True)
+    environment = indices[chosen.table.prompt]
     rows = []
-    for index in np.unique(of_group).tolist():
-        in_environment = of_group == index
+    for index in np.unique(environment).tolist():
+        in_environment = environment == index
         columns = [table.dead[in_environment].astype(np.float64)]
         columns += [] if table.num_passing is None else [table.num_passing[in_environment] / table.size[in_environment]]
         dead, *rate = bootstrap.bootstrap_means(
@@ -136,7 +126,7 @@ def environments_of(prompts: Sequence[str]) -> list[str]:
 def measure_policies(
     chosen: GroupRewards, table: GroupTable, threshold: float | None, *, resampling: Resampling
 ) -> tuple[tuple[results.PolicyDegeneracy, ...], results.PolicyGap | None]:
-    """Each policy of a log of several alone, and the gap split between prompts and policies where passing is known."""
+    """Each policy of a log of several, and the gap split between prompts and policies where passing is known."""
     policy = chosen.table.policy
     if policy is None or len(indices := np.unique(policy[policy >= 0]).tolist()) < 2:
         return (), None
@@ -150,16 +140,16 @@ def measure_policies(
         if passing is not None:
             shares = passing[is_present, column] / members[is_present, column]
             rate = bootstrap.bootstrap_mean(shares, prompts, resampling=resampling)
-        alone = is_present & (members[:, column] == table.size)
+        is_sole = is_present & (members[:, column] == table.size)
         rows.append(
             results.PolicyDegeneracy(
                 policy=name,
-                num_groups=int(alone.sum()),
+                num_groups=int(is_sole.sum()),
                 num_rollouts=int(members[:, column].sum()),
                 frac_reward_zero_std=Estimate.undefined_because("no group is of this policy alone")
-                if not alone.any()
+                if not is_sole.any()
                 else bootstrap.bootstrap_mean(
-                    table.dead[alone].astype(np.float64), table.prompt[alone], resampling=resampling
+                    table.dead[is_sole].astype(np.float64), table.prompt[is_sole], resampling=resampling
                 ),
                 pass_rate=rate,
             )
@@ -179,10 +169,10 @@ def _counts(chosen: GroupRewards, names: tuple[str, ...], threshold: float | Non
     members = np.zeros((len(table), len(names)), dtype=np.int64)
     passing = None if threshold is None else np.zeros_like(members)
     for column, name in enumerate(names):
-        own = np.equal(policy, table.policies.index(name))
-        members[:, column] = table.sums(own)
+        is_policy = np.equal(policy, table.policies.index(name))
+        members[:, column] = table.sums(is_policy)
         if passing is not None and threshold is not None:
-            passing[:, column] = table.sums(own & passes(chosen.values, threshold))
+            passing[:, column] = table.sums(is_policy & passes(chosen.values, threshold))
     return passing, members
 
 
@@ -224,7 +214,7 @@ def _totals(chosen: GroupRewards, amounts: NDArray[Any] | None) -> Array | None:
 
 
 def _share_lost(amount: Array, table: GroupTable, *, resampling: Resampling) -> Estimate:
-    """The part of an amount per group that lies in degenerate groups, a share over prompts that weigh unlike."""
+    """The part of an amount per group that lies in degenerate groups; prompts weigh by their amount."""
     units = bootstrap.sums_of_columns([amount * table.dead, amount], table.prompt, len(amount))
     return bootstrap.bootstrap_shares([units[units[:, 1] > 0]], resampling=resampling)[0][0]
 
@@ -244,21 +234,21 @@ _FEW_KINDS = 64  # kinds of groups up to which they are counted prompt by prompt
 
 
 def measure_advantage_mass(
-    chosen: GroupRewards, own: str | None, *, resampling: Resampling
+    chosen: GroupRewards, trained_with: str | None, *, resampling: Resampling
 ) -> tuple[results.AdvantageMass, ...]:
     """Positive and negative mass and share of zeros by formulation, and by the run's own where it has a constant."""
-    groups = chosen.table
-    by_size, of_group = _of_two_levels(chosen) if len(chosen.levels) <= 2 else _each_its_own(chosen)
-    kinds = _Kinds(by_size=tuple(by_size), of_group=of_group, prompt=chosen.table.prompt)
+    groups, name = chosen.table, trained_with or ""
+    by_size, kind = _two_level_kinds(chosen) if len(chosen.levels) <= 2 else _single_group_kinds(chosen)
+    kinds = _Kinds(by_size=tuple(by_size), kind=kind, prompt=chosen.table.prompt)
     masses = []
-    trained = [formulation(own)] if own is not None and CONSTANT in own and is_formulation(own) else []
+    trained = [formulation(name)] if CONSTANT in name and is_formulation(name) else []
     for entry in (*FORMULATIONS.values(), *trained):
         sums = _sums(entry, kinds)
         if isinstance(sums, str):
             unknown = Estimate.undefined_because(sums, num_units=len(groups))
             masses.append(undefined_record(results.AdvantageMass, unknown, advantage=entry.name))
             continue
-        units = kinds.of_prompts(sums)
+        units = kinds.sum_by_prompt(sums)
         positive, negative = bootstrap.bootstrap_statistics(
             bootstrap.ratios, units[:, [0, 1, 3]], bounds=(0.0, np.inf), resampling=resampling
         )
@@ -273,13 +263,13 @@ class _Kinds(Struct, frozen=True, kw_only=True, dict=True):
     """Groups with the same rewards, which have the same advantages: of two rewards there are few kinds."""
 
     by_size: tuple[Array, ...]  # the rewards of each kind, those of one size together, [k, G]
-    of_group: Indices  # the kind of each group, [J]
+    kind: Indices  # the kind of each group, [J]
     prompt: Indices  # the prompt of each group, [J]
 
-    def of_prompts(self, sums: Array) -> Array:
+    def sum_by_prompt(self, sums: Array) -> Array:
         """Sums over the groups of each prompt from those of each kind, [prompts, 4]."""
         if self._counts is None:
-            return bootstrap.cluster_sums(sums[self.of_group], self.prompt)
+            return bootstrap.cluster_sums(sums[self.kind], self.prompt)
         return np.asarray(self._counts @ sums, dtype=np.float64)
 
     @cached_property
@@ -288,29 +278,29 @@ class _Kinds(Struct, frozen=True, kw_only=True, dict=True):
         num_kinds = sum(map(len, self.by_size))
         if num_kinds > _FEW_KINDS:
             return None
-        of_kind = (self.of_group == kind for kind in range(num_kinds))
-        return bootstrap.sums_of_columns(of_kind, self.prompt, len(self.of_group))
+        is_kind = (self.kind == kind for kind in range(num_kinds))
+        return bootstrap.sums_of_columns(is_kind, self.prompt, len(self.kind))
 
 
-def _of_two_levels(chosen: GroupRewards) -> tuple[list[Array], Indices]:
+def _two_level_kinds(chosen: GroupRewards) -> tuple[list[Array], Indices]:
     """Groups of one size with as many of the higher reward are of one kind."""
     levels = chosen.levels
     sizes, high = chosen.table.size, chosen.table.sums(chosen.values == levels[-1])
     base = int(sizes.max()) + 1
-    kinds, of_group = np.unique(sizes * base + high, return_inverse=True)
+    kinds, kind = np.unique(sizes * base + high, return_inverse=True)
     return [
         np.where(np.arange(size) < (kinds % base)[kinds // base == size, None], levels[-1], levels[0])
         for size in np.unique(kinds // base).tolist()
-    ], of_group
+    ], kind
 
 
-def _each_its_own(chosen: GroupRewards) -> tuple[list[Array], Indices]:
-    by_size, of_group, num_kinds = [], np.zeros(len(chosen.table), dtype=np.int64), 0
+def _single_group_kinds(chosen: GroupRewards) -> tuple[list[Array], Indices]:
+    by_size, kind, num_kinds = [], np.zeros(len(chosen.table), dtype=np.int64), 0
     for rows, rewards in chosen.table.by_size(chosen.values):
         by_size.append(rewards)
-        of_group[rows] = num_kinds + np.arange(len(rewards))
+        kind[rows] = num_kinds + np.arange(len(rewards))
         num_kinds += len(rewards)
-    return by_size, of_group
+    return by_size, kind
 
 
 def _sums(entry: Formulation, kinds: _Kinds) -> Array | str:

@@ -1,8 +1,8 @@
 """Which groups a command judges, by which reward, and their degeneracy over time, in the rollouts and as logged.
 
-Of what the rollouts of a log do not show, a share may be logged alone, and dead groups may be dropped before logging.
-Each counter of a trainer's filter was read in its trainer's source (August 2026): what it counts, and when it is
-written. A step at which something else was dropped too, dead or not, is left out.
+A log may hold the share without rollouts, and dead groups may be dropped before logging. What each counter of a
+trainer's filter counts, and when it is written, is as in its trainer's source (August 2026). A step at which other
+groups were dropped too, dead or not, is left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gradscope.diagnostics.logged.metrics import (
 )
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate, undefined_record
-from gradscope.findings.logged import course_named, metric_findings
+from gradscope.findings.logged import metric_findings, metric_named
 from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTable, estimate_degeneracies, share_columns
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, level_counts, passes
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
@@ -52,14 +52,14 @@ from gradscope.rollouts.run import Run
 
 
 def estimates_of(record: Struct, kind: type[Struct]) -> dict[str, Any]:
-    """Those of the estimates of some groups that a record of another kind has by the same names."""
+    """The estimates of a record that another kind of record has by the same names."""
     return {name: getattr(record, name) for name in kind.__struct_fields__ if hasattr(record, name)}
 
 
 TRAINER_REWARD = "reward"  # how reports call the trainer's own scalar
 
 
-_AT_ONCE = 1 << 20  # rewards whose levels are looked for at once: NumPy copies them for it
+_CHUNK = 1 << 20  # rewards whose levels are looked for at once: NumPy copies them for it
 
 
 class NoGroupError(InputError):
@@ -77,8 +77,8 @@ class GroupRewards(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def levels(self) -> NDArray[np.float64]:
         """The different rewards, ascending."""
-        parts = range(0, len(self.values), _AT_ONCE)
-        return np.unique(np.concatenate([np.unique(self.values[at : at + _AT_ONCE]) for at in parts]))
+        starts = range(0, len(self.values), _CHUNK)
+        return np.unique(np.concatenate([np.unique(self.values[start : start + _CHUNK]) for start in starts]))
 
 
 def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
@@ -99,7 +99,7 @@ def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
     num_singletons = len(table) - num_incomplete - int(usable.sum())
     if not usable.any():
         is_evaluation = num_singletons and len(run.steps) == 1
-        aside = "".join(f" {of.counted} set aside: {of.reason}." for of in run.source.quarantined.reasons[:1])
+        aside = "".join(f" {entry.counted} set aside: {entry.reason}." for entry in run.source.quarantined.reasons[:1])
         as_samples = f" Of one sample each: gradscope passk {shlex.quote(run.source.path)}" if is_evaluation else ""
         raise NoGroupError(
             f"{run.source.path} has no group to judge: of {len(table)} groups, {num_singletons} have one rollout and "
@@ -117,7 +117,7 @@ def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
 
 By = Literal["step", "window"]
 EstimateCache = dict[bytes, DegeneracyEstimates]  # a digest of some groups -> their estimates
-_STEPS_AT_ONCE = 1 << 13  # steps whose groups are tables of their own at once
+_STEP_CHUNK = 1 << 13  # steps whose groups are tables of their own at once
 NUM_WINDOWS = 10
 """Windows that a course over time is cut into: few enough to read, and with more groups each than a step has."""
 
@@ -181,11 +181,10 @@ def _level_counts(chosen: GroupRewards) -> NDArray[np.int64]:
 
 
 def measure_course(run: Run, table: GroupTable, by: By, reward: str | None) -> DegeneracyCourse:
-    """The shares of :func:`degeneracy_by_step` alone."""
+    """The shares of :func:`degeneracy_by_step`, without intervals."""
     ordered, bounds = _in_steps(table, by)
     starts, size = bounds[:-1], np.diff(bounds)
     first, last = ordered.step[starts], ordered.step[bounds[1:] - 1]
-
     means = (np.add.reduceat(column, starts, dtype=np.float64) / size for column in share_columns(ordered))
     unknown = (None,) * len(size)
     # of millions of steps objects would take a gigabyte
@@ -208,14 +207,14 @@ def measure_course(run: Run, table: GroupTable, by: By, reward: str | None) -> D
 def degeneracy_by_step(
     run: Run, table: GroupTable, reward: str | None, options: DegeneracyOptions, cache: EstimateCache | None = None
 ) -> tuple[StepDegeneracy, ...]:
-    """A row for each step, or for each of at most ``NUM_WINDOWS`` windows; ``reward`` names what the table is of.
+    """A row for each step, or for each of at most ``NUM_WINDOWS`` windows; ``reward`` names the table's reward.
 
     ``cache`` has the estimates of earlier calls with the same options, and takes in those of this one.
     """
     ordered, ends = _in_steps(table, options.by)
     bounds, rows = ends.tolist(), list[StepDegeneracy]()
-    for start in range(0, len(bounds) - 1, _STEPS_AT_ONCE):
-        spans = [ordered.take(slice(*ends)) for ends in pairwise(bounds[start : start + _STEPS_AT_ONCE + 1])]
+    for start in range(0, len(bounds) - 1, _STEP_CHUNK):
+        spans = [ordered.take(slice(*ends)) for ends in pairwise(bounds[start : start + _STEP_CHUNK + 1])]
         estimates = options.estimates(spans) if cache is None else _estimates(spans, options, cache)
         for groups, estimate in zip(spans, estimates, strict=True):
             step, last = int(groups.step[0]), int(groups.step[-1])
@@ -261,14 +260,14 @@ def _logged(run: Run, step: int, last: int, reward: str | None) -> float | None:
     return run.metrics.get(step, {}).get("frac_reward_zero_std") if comparable else None
 
 
-def shares_elsewhere(run: Run, reward: str | None) -> list[float]:
+def shares_without_rollouts(run: Run, reward: str | None) -> list[float]:
     """The trainer's own shares at the steps of which there are no rollouts."""
     steps, shares = run.step_metrics.series("frac_reward_zero_std")
     return [] if reward else shares[~np.isin(steps, run.steps) & (shares >= 0.0) & (shares <= 1.0)].tolist()
 
 
 _SHARES = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail")
-_NONE = Estimate.undefined_because(NO_ROLLOUTS)
+_NO_ESTIMATE = Estimate.undefined_because(NO_ROLLOUTS)
 _NOT_LOGGED = Estimate.undefined_because(f"{NO_ROLLOUTS}, and none of these is that share")
 
 
@@ -281,19 +280,19 @@ def degeneracy_as_logged(
             f"{run.source.path} holds metrics and no rollouts, and no share of groups by reward function.",
             hint=next(iter(run.source.missing), None),
         )
-    courses = metric_series(run)
-    dead, passed, failed = (course_named(courses, name) for name in _SHARES)
+    metrics = metric_series(run)
+    dead, passed, failed = (metric_named(metrics, name) for name in _SHARES)
     from gradscope.diagnostics.spike.measure import spike_sentences  # not loaded with every log
 
-    findings = metric_findings(courses, spike_sentences(run), verdict_series(run))
+    findings = metric_findings(metrics, spike_sentences(run), verdict_series(run))
     steps = () if dead is None else dead.steps
-    shares = [_aligned(course, steps) for course in (dead, passed, failed)]
+    shares = [_aligned(series, steps) for series in (dead, passed, failed)]
     target, is_by_window = options.target_degeneracy, options.by == "window"
     rows = partial(_rows, steps, shares, run.step_metrics.not_shares)
     windows = rows(NUM_WINDOWS) if is_by_window else ()
     return undefined_record(
         results.DegeneracyReport,
-        _NONE,
+        _NO_ESTIMATE,
         source=run.source,
         reward=TRAINER_REWARD,
         num_groups=0,
@@ -301,19 +300,19 @@ def degeneracy_as_logged(
         pass_rate_origin=NO_ROLLOUTS,
         course_pass_rate_origin=NO_ROLLOUTS,
         frac_reward_zero_std=_NOT_LOGGED if dead is None else dead.mean,
-        behind_filter=_nothing(NO_ROLLOUTS),
-        frac_all_pass=_NONE if passed is None else passed.mean,
-        frac_all_fail=_NONE if failed is None else failed.mean,
-        overdispersion=undefined_record(results.Overdispersion, _NONE, test="none"),
+        behind_filter=_undefined(NO_ROLLOUTS),
+        frac_all_pass=_NO_ESTIMATE if passed is None else passed.mean,
+        frac_all_fail=_NO_ESTIMATE if failed is None else failed.mean,
+        overdispersion=undefined_record(results.Overdispersion, _NO_ESTIMATE, test="none"),
         by_group_size=tuple(
-            undefined_record(results.GroupSizeDegeneracy, _NONE, group_size=size, method="forecast")
+            undefined_record(results.GroupSizeDegeneracy, _NO_ESTIMATE, group_size=size, method="forecast")
             for size in group_sizes
         ),
-        gap_decomposition=undefined_record(results.GapDecomposition, _NONE),
+        gap_decomposition=undefined_record(results.GapDecomposition, _NO_ESTIMATE),
         by_step=windows if is_by_window else deferred(lambda: rows(len(steps))),
-        course=results.DegeneracyCourse.of(windows) if is_by_window else _course(steps, shares),
-        pass_rates=undefined_record(PassRateDistribution, _NONE, histogram=()),
-        starvation=undefined_record(SignalCost, _NONE),
+        course=results.DegeneracyCourse.of(windows) if is_by_window else _series(steps, shares),
+        pass_rates=undefined_record(PassRateDistribution, _NO_ESTIMATE, histogram=()),
+        starvation=undefined_record(SignalCost, _NO_ESTIMATE),
         prompts=results.PromptCounts(live=0, frac_rollouts=0.0, reward=TRAINER_REWARD),
         by_prompt=LazyRows({}),
         target=None if target is None else TargetDegeneracy(target=target, plans=()),
@@ -321,21 +320,21 @@ def degeneracy_as_logged(
         quarantined=run.source.quarantined,
         summary=findings,
         findings=findings,
-        metrics=courses,
+        metrics=metrics,
     )
 
 
 _Values = Sequence[float | None]  # at each step, None where it was not logged
 
 
-def _aligned(course: MetricCourse | None, steps: Sequence[int]) -> _Values:
-    if course is None or course.steps == steps:
-        return [None] * len(steps) if course is None else course.values
-    value_at = dict(zip(course.steps, course.values, strict=True))
+def _aligned(series: MetricCourse | None, steps: Sequence[int]) -> _Values:
+    if series is None or series.steps == steps:
+        return [None] * len(steps) if series is None else series.values
+    value_at = dict(zip(series.steps, series.values, strict=True))
     return [value_at.get(step) for step in steps]
 
 
-def _course(steps: Sequence[int], shares: Sequence[_Values]) -> results.DegeneracyCourse:
+def _series(steps: Sequence[int], shares: Sequence[_Values]) -> results.DegeneracyCourse:
     dead, passed, failed = ([None if value is None else logged_value(value) for value in values] for values in shares)
     nothing = (None,) * len(steps)
     return results.DegeneracyCourse(
@@ -356,12 +355,12 @@ def _rows(
     number = min(number, len(steps))
     size, longer = divmod(len(steps), max(number, 1))
     edges = accumulate((size + (window < longer) for window in range(number)), initial=0)
-    blank = undefined_record(results.StepDegeneracy, _NONE, step=0, last_step=0, num_groups=0, logged=None)
+    blank = undefined_record(results.StepDegeneracy, _NO_ESTIMATE, step=0, last_step=0, num_groups=0, logged=None)
 
     def mean_of(share: int, start: int, stop: int) -> Estimate:
         logged = [value for value in shares[share][start:stop] if value is not None]
         is_share = _SHARES[share] not in not_shares
-        return logged_estimate(math.fsum(logged) / len(logged), is_share=is_share) if logged else _NONE
+        return logged_estimate(math.fsum(logged) / len(logged), is_share=is_share) if logged else _NO_ESTIMATE
 
     return tuple(
         replace(
@@ -429,7 +428,7 @@ def _open_instruct(values: Values, num: int, dead: int) -> Sampled:
 
 def _gradscope(values: Values, num: int, dead: int) -> Sampled:
     """Our own dynamic sampling counts all groups that it sampled, and the dead among them."""
-    num_dead, sampled = (_count(values, f"num_sampled_{of}groups") for of in ("degenerate_", ""))
+    num_dead, sampled = (_count(values, f"num_sampled_{kind}groups") for kind in ("degenerate_", ""))
     if not num <= sampled or not dead <= num_dead <= sampled:
         raise _Unusable(LOG_INCOMPLETE)
     return num_dead, sampled
@@ -448,25 +447,24 @@ def measure_behind_filter(
     run: Run, table: GroupTable, reward: str | None, resampling: Resampling
 ) -> results.BehindFilter:
     """The share of dead groups among all that were sampled, those included that never reached the log."""
-    begins, rule = _RULES.get(run.source.format, ("", None))
-    counted = rule is not None and any(name.startswith(begins) for name in run.step_metrics.columns)
-    if rule is None or not counted:
-        return _nothing(NO_COUNTER)
+    prefix, rule = _RULES.get(run.source.format, ("", None))
+    if rule is None or not any(name.startswith(prefix) for name in run.courses.columns):
+        return _undefined(NO_COUNTER)
     if reward is not None:
-        return _nothing(NOT_THE_REWARD)
+        return _undefined(NOT_THE_REWARD)
     steps, step_index = np.unique(table.step, return_inverse=True)
     first_unlogged = min({*steps.tolist()} - run.metrics.keys(), default=math.inf)
     if run.source.format == "slime" and first_unlogged < max(run.metrics):
-        return _nothing(OTHER_STEPS)  # with --wandb-always-use-train-step a step is another number
+        return _undefined(OTHER_STEPS)  # with --wandb-always-use-train-step a step is another number
     counts = (steps, np.bincount(step_index), np.bincount(step_index, weights=table.dead).astype(np.int64))
     rows = [
-        _dropped_at(step, num, dead, run.metrics.get(step), rule)
+        _step_behind_filter(step, num, dead, run.metrics.get(step), rule)
         for step, num, dead in zip(*(column.tolist() for column in counts), strict=True)
     ]
     return _overall(rows, resampling)
 
 
-def _dropped_at(step: int, num: int, dead: int, values: Values | None, rule: _Rule) -> results.StepBehindFilter:
+def _step_behind_filter(step: int, num: int, dead: int, values: Values | None, rule: _Rule) -> results.StepBehindFilter:
     try:
         if values is None:
             raise _Unusable(NO_LINE)
@@ -487,7 +485,7 @@ def _overall(rows: list[results.StepBehindFilter], resampling: Resampling) -> re
     return results.BehindFilter(frac_zero_std_sampled=share, num_sampled=sampled, num_dead=dead, by_step=tuple(rows))
 
 
-def _nothing(reason: str) -> results.BehindFilter:
+def _undefined(reason: str) -> results.BehindFilter:
     return results.BehindFilter(frac_zero_std_sampled=Estimate.undefined_because(reason))
 
 

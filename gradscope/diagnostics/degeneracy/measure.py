@@ -1,9 +1,8 @@
 """How many groups give no gradient, of which kind, and how that compares with independent coin flips.
 
-At other group sizes it is unbiased below the logged one and forecast above it; a target share says what it takes.
-
-While a run is still being written its course is followed: of a large log each look reads what was appended, and the
-whole from its start where the writer did anything else, so that no row counts twice.
+At other group sizes it is unbiased below the logged one and forecast above it; for a target share the report has what
+it takes. A run that is still being written is followed: each look at a large log reads what was appended, and the whole
+log where the writer did anything else, so that no row counts twice.
 
 Legend: n rollouts of a group, c of them passing, G group size.
 """
@@ -74,40 +73,23 @@ def describe_pass_rates(table: outcomes.GroupTable, rates: PassRates | str) -> P
     if isinstance(rates, str):
         unknown = Estimate.undefined_because(rates, num_units=len(table.size))
         return undefined_record(PassRateDistribution, unknown, histogram=())
-    distribution, shape, num_prompts = rates, rates.shape, rates.num_prompts
+    exact = partial(Estimate.exact, num_units=rates.num_prompts)
 
-    def mass(inside: Callable[[Array], NDArray[np.bool_]]) -> Estimate:
-        value = float(distribution.free.weights[inside(distribution.free.points)].sum())
-        low, high = distribution.bounds.interval(inside)
-        return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=num_prompts)
+    def mass(inside: Callable[[Array], NDArray[np.bool_]], rates: PassRates = rates) -> Estimate:
+        value = float(rates.free.weights[inside(rates.free.points)].sum())
+        low, high = rates.bounds.interval(inside)
+        return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=rates.num_prompts)
 
     return PassRateDistribution(
-        beta_a=Estimate.exact(shape.a, num_units=num_prompts),
-        beta_b=Estimate.exact(shape.b, num_units=num_prompts),
-        at_zero=Estimate.exact(shape.at_zero, num_units=num_prompts),
-        at_one=Estimate.exact(shape.at_one, num_units=num_prompts),
+        beta_a=exact(rates.shape.a),
+        beta_b=exact(rates.shape.b),
+        at_zero=exact(rates.shape.at_zero),
+        at_one=exact(rates.shape.at_one),
         goodness_of_fit=rates.goodness_of_fit,
         frac_hopeless=mass(lambda p: p <= HOPELESS),
         frac_solved=mass(lambda p: p >= SOLVED),
         histogram=_histogram(table, rates),
     )
-
-
-def _smallest_size(
-    target: float, now: GroupSizeDegeneracy, at_size: Callable[[int], GroupSizeDegeneracy]
-) -> GroupSizeDegeneracy | None:
-    """The smallest group size that meets the target, by bisection: the share falls with G."""
-    low, high = 2, MAX_EXTRAPOLATION * now.group_size
-
-    def ends(row: GroupSizeDegeneracy) -> bool:
-        # Forecasts of larger groups are refused before those of smaller ones.
-        return row.degeneracy.value is None or row.degeneracy.value <= target
-
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if ends(at_size(middle)) else (middle + 1, high)
-    smallest = at_size(low)
-    return smallest if smallest.degeneracy.is_defined and ends(smallest) else None
 
 
 def _histogram(table: outcomes.GroupTable, rates: PassRates) -> tuple[results.RateBin, ...]:
@@ -156,11 +138,11 @@ class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
 
     def rows(self, group_sizes: Sequence[int]) -> tuple[GroupSizeDegeneracy, ...]:
         """One row a size, the logged one first."""
-        observed = [self.at(self.logged)] if self.logged is not None else []
-        return (*observed, *(self.at(size) for size in sorted(set(group_sizes) - {self.logged})))
+        observed = [self.row(self.logged)] if self.logged is not None else []
+        return (*observed, *(self.row(size) for size in sorted(set(group_sizes) - {self.logged})))
 
-    def at(self, group_size: int) -> GroupSizeDegeneracy:
-        """One size: what was observed, what smaller draws estimate, or what is forecast."""
+    def row(self, group_size: int) -> GroupSizeDegeneracy:
+        """One size: observed at the logged one, estimated from smaller draws, or forecast."""
         if group_size == self.logged:
             logged = group_rewards.estimates_of(self.overall, GroupSizeDegeneracy)
             share = self.overall.frac_reward_zero_std
@@ -188,13 +170,13 @@ class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def target(self, target: float, tokens_per_rollout: Estimate) -> results.TargetDegeneracy:
-        """What it takes that at most a share of the groups is degenerate: as logged, by larger groups, by resampling.
+        """The plans that bring the share of degenerate groups to a target: none, larger groups, resampling.
 
-        From the most frequent size where groups differ.
+        They start from the most frequent size where groups differ.
         """
         sizes, counts = np.unique(self.table.size, return_counts=True)
-        now = self.at(int(sizes[np.argmax(counts)]))
-        larger = _smallest_size(target, now, self.at)
+        now = self.row(int(sizes[np.argmax(counts)]))
+        larger = self._smallest(target, MAX_EXTRAPOLATION * now.group_size)
         share, num_units = now.degeneracy.value or 0.0, now.degeneracy.num_units
 
         def resampled(share: float) -> float:
@@ -228,10 +210,10 @@ class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
                 method=row.method,
             )
 
-        why = (
-            f"no group size up to {MAX_EXTRAPOLATION} times {now.group_size} is known to bring the share to {target:g}"
+        unknown = Estimate.undefined_because(
+            f"no group size up to {MAX_EXTRAPOLATION} times {now.group_size} is known to bring the share to {target:g}",
+            num_units=num_units,
         )
-        unknown = Estimate.undefined_because(why, num_units=num_units)
         plans = (
             plan("now", now, now.degeneracy, Estimate.exact(float(now.group_size))),
             undefined_record(TargetPlan, unknown, plan="larger groups", group_size=None, method="forecast")
@@ -240,6 +222,17 @@ class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
             plan("resampling", now, reached if drawn.is_defined else drawn, drawn),
         )
         return results.TargetDegeneracy(target=target, plans=plans)
+
+    def _smallest(self, target: float, largest: int) -> GroupSizeDegeneracy | None:
+        """The smallest group size that meets the target, by bisection: the share falls with G."""
+        low, high = 2, largest
+        while low < high:
+            middle = (low + high) // 2
+            share = self.row(middle).degeneracy.value
+            # forecasts of larger groups are refused before those of smaller ones
+            low, high = (low, middle) if share is None or share <= target else (middle + 1, high)
+        row = self.row(low)
+        return row if row.degeneracy.value is not None and row.degeneracy.value <= target else None
 
 
 def pass_rate_origin(base_pass_rate: BasePassRate | Literal["window"], num_groups: int) -> str:
@@ -316,7 +309,7 @@ def degeneracy_of_run(
         resampled=run.settings.get("sampling") == "dynamic",
         num_without_main=num_reaching - (0 if table.num_passing is None else int(table.num_passing.sum())),
         num_steps=len(run.steps),
-        elsewhere=group_rewards.shares_elsewhere(run, reward),
+        other_shares=group_rewards.shares_without_rollouts(run, reward),
     )
     faint = faint_groups(spread := chosen.table.spread(chosen.values))
     report = results.DegeneracyReport(
@@ -355,14 +348,14 @@ def degeneracy_of_run(
         quarantined=run.source.quarantined,
         summary=deferred(lambda: degeneracy_summary(report, logged)),
         findings=deferred(
-            lambda: degeneracy_findings(report, logged, sizes.at(2 * sizes.logged) if sizes.logged else None)
+            lambda: degeneracy_findings(report, logged, sizes.row(2 * sizes.logged) if sizes.logged else None)
         ),
         min_num_filtered=0.0 if table.num_passing is None else min_dead_groups(table.size, table.num_passing),
         silent_functions=silent_functions(chosen.table.rewards) if len(chosen.levels) > 1 else (),
         num_faint=int(faint.sum()),
         faint_spread=float(spread[faint].max(initial=0.0)),
-        **_odd_advantages(chosen.table, run.groups),
-        **_logged_again(run, chosen.table),
+        **_advantage_faults(chosen.table, run.groups),
+        **_repeated_rows(run, chosen.table),
         frac_cut_off=fmean([share for share in shares_cut_off(run).values() if 0.0 <= share <= 1.0] or [0.0])
         if chosen.table.truncated is None
         else float(np.nanmean(chosen.table.truncated)),
@@ -373,7 +366,7 @@ def degeneracy_of_run(
 _NOT_ROUNDING = 0.05  # of the root mean square of all advantages: what rounding leaves of equal rewards is far below
 
 
-def _odd_advantages(groups: RewardTable, logged: Sequence[RolloutGroup]) -> dict[str, Any]:
+def _advantage_faults(groups: RewardTable, logged: Sequence[RolloutGroup]) -> dict[str, Any]:
     """Groups whose logged advantages fall where the rewards rise, are all zero, or are not zero of equal rewards."""
     by_token = 0 if isinstance(logged, GroupsOfTable) else sum(map(_is_moved_by_token, logged))
     if groups.advantage is None:
@@ -397,45 +390,45 @@ def _odd_advantages(groups: RewardTable, logged: Sequence[RolloutGroup]) -> dict
 
 def _is_moved_by_token(group: RolloutGroup) -> bool:
     """Whether the rewards are equal and the advantages differ from token to token, as those of a critic do."""
-    of_tokens = (rollout.token_advantages for rollout in group.rollouts if rollout.advantage is None)
-    return group.size > 1 and len(set(group.rewards)) == 1 and any(any(advantages or ()) for advantages in of_tokens)
+    advantages = (rollout.token_advantages for rollout in group.rollouts if rollout.advantage is None)
+    return group.size > 1 and len(set(group.rewards)) == 1 and any(any(values or ()) for values in advantages)
 
 
 def _num_merged(groups: RewardTable, baseline: NDArray[np.float64], is_bent: NDArray[np.bool_]) -> int:
     """Groups made of parts of one size with a baseline each, the mean of their rewards, among those that may be."""
     chosen = np.repeat(is_bent, groups.size)
-    of_group, rewards = np.repeat(np.arange(len(groups)), groups.size)[chosen], groups.reward[chosen]
-    levels = of_group + 1j * np.round(baseline[chosen] / _OF_BASELINES)  # pairs
+    group, rewards = np.repeat(np.arange(len(groups)), groups.size)[chosen], groups.reward[chosen]
+    levels = group + 1j * np.round(baseline[chosen] / _SAME_BASELINE)  # pairs
     _, first, part, sizes = np.unique(levels, return_index=True, return_inverse=True, return_counts=True)
     means = np.bincount(part, weights=rewards) / sizes
-    of_part = of_group[first]
-    are_alike = sizes * np.bincount(of_part)[of_part] == groups.size[of_part]
-    are_own = are_alike & (np.abs(means - baseline[chosen][first]) < _OF_BASELINES)
-    return len({*of_part.tolist()} - {*of_part[~are_own].tolist()})
+    part_group = group[first]
+    are_equal = sizes * np.bincount(part_group)[part_group] == groups.size[part_group]
+    are_means = are_equal & (np.abs(means - baseline[chosen][first]) < _SAME_BASELINE)
+    return len({*part_group.tolist()} - {*part_group[~are_means].tolist()})
 
 
 _ON_A_LINE = 1 - 1e-6  # squared correlation of advantages with rewards, which one baseline makes 1, but for rounding
-_OF_BASELINES = 1e-4  # how far baselines of one group may be apart: far above what rounding leaves
+_SAME_BASELINE = 1e-4  # largest distance between equal baselines of a group: far above what rounding leaves
 
 
-def _logged_again(run: Run, groups: RewardTable) -> dict[str, Any]:
+def _repeated_rows(run: Run, groups: RewardTable) -> dict[str, Any]:
     """Steps with twice the usual rollouts and groups with a multiple of theirs, and a prompt that has most of them."""
     steps, sizes = rollouts_by_step(run.groups)  # those without a reward, too
     doubled, usual = multiples_of_usual(sizes)
-    pooled, most = multiples_of_usual(groups.size)
+    pooled, usual_size = multiples_of_usual(groups.size)
     num_texts = groups.size - (num_repeats := groups.sums(groups.repeats[0]))
     texts = int(np.bincount(num_texts).argmax())
-    is_even = np.mean(groups.size == most) >= _NEARLY_ALL
+    is_even = np.mean(groups.size == usual_size) >= _NEARLY_ALL
     repeats_rows = not is_even and texts > 1 and np.mean(num_texts == texts) >= _NEARLY_ALL
-    of_prompt = np.bincount(groups.prompt, weights=groups.size)
-    largest = of_prompt.max(initial=0.0) / max(groups.size.sum(), 1)
+    by_prompt = np.bincount(groups.prompt, weights=groups.size)
+    largest = by_prompt.max(initial=0.0) / max(groups.size.sum(), 1)
     return {
         "doubled_steps": steps[doubled & (sizes == 2 * usual)].tolist(),
         "num_pooled": 0 if is_even else int(pooled.sum()),
-        "usual_size": int(most) if is_even or pooled.any() else 0,
+        "usual_size": int(usual_size) if is_even or pooled.any() else 0,
         "frac_copied": float(num_repeats[groups.is_dead].sum() / max(groups.size[groups.is_dead].sum(), 1)),
         "num_once": texts if repeats_rows else 0,
-        "frac_of_one_prompt": largest * (largest > max(_MUCH, _FAR_BEYOND / np.count_nonzero(of_prompt))),
+        "frac_of_one_prompt": largest * (largest > max(_MUCH, _FAR_BEYOND / np.count_nonzero(by_prompt))),
     }
 
 
@@ -491,7 +484,7 @@ Notice = Callable[[str], None]  # called with a sentence on why the log could no
 class Pace(Struct, frozen=True, kw_only=True):
     """How often to look, and when to stop."""
 
-    every: float = 2.0  # seconds between two looks at the log's size
+    interval: float = 2.0  # seconds between two looks at the log's size
     idle: float | None = None  # seconds without growth after which it ends; None: never
     sleep: Callable[[float], None] = time.sleep  # waits; a test writes to the log instead
     clock: Callable[[], float] = time.monotonic  # seconds since any time
@@ -511,14 +504,13 @@ def follow_degeneracy(
     # on disk has no verdict yet. A step that changes afterwards is reported again. ``notice`` is called when a later
     # read fails, as on a half-written file; it is retried when the log grows.
     pace = pace or Pace()
-    if pace.every <= 0:
-        raise UsageError(f"--every is a positive number of seconds, got {pace.every:g}.", hint="Write --every 2")
-    if pace.idle is not None and pace.idle < pace.every:
+    if pace.interval <= 0:
+        raise UsageError(f"--every is a positive number of seconds, got {pace.interval:g}.", hint="Write --every 2")
+    if pace.idle is not None and pace.idle < pace.interval:
         raise UsageError(
-            f"It cannot end after {pace.idle:g} seconds without growth and look every {pace.every:g} seconds.",
+            f"It cannot end after {pace.idle:g} seconds without growth and look every {pace.interval:g} seconds.",
             hint="Give --idle more seconds than --every.",
         )
-
     so_far, cache = ReadSoFar(), group_rewards.EstimateCache()
 
     def look() -> tuple[results.StepDegeneracy, ...]:
@@ -529,14 +521,14 @@ def follow_degeneracy(
     reported: dict[int, results.StepDegeneracy] = {}
     last = log_extent(path)
     grown = pace.clock()
-    course = look()
+    rows = look()
     started = ended = pace.clock()  # what follows a first look reads less
-    yield from _changed_rows(course[:-1], reported)
+    yield from _changed_rows(rows[:-1], reported)
     while True:
-        pace.sleep(pace.every)
+        pace.sleep(pace.interval)
         now = pace.clock()
         if log_extent(path) == last:
-            yield from _changed_rows(course, reported)
+            yield from _changed_rows(rows, reported)
             if pace.idle is not None and now - grown >= pace.idle:
                 return
             continue
@@ -545,18 +537,18 @@ def follow_degeneracy(
         last = log_extent(path)
         started = grown = pace.clock()
         try:
-            course = look()
+            rows = look()
         except (InputError, OSError) as error:
-            course = ()
+            rows = ()
             notice(f"{shown(path)} could not be read ({error}); waiting for more.")
         ended = pace.clock()
-        yield from _changed_rows(course[:-1], reported)
+        yield from _changed_rows(rows[:-1], reported)
 
 
 def _changed_rows(
-    course: Sequence[results.StepDegeneracy], reported: dict[int, results.StepDegeneracy]
+    rows: Sequence[results.StepDegeneracy], reported: dict[int, results.StepDegeneracy]
 ) -> Iterator[results.StepDegeneracy]:
-    for row in course:
+    for row in rows:
         if reported.get(row.step) != row:
             reported[row.step] = row
             yield row

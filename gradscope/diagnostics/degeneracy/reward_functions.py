@@ -1,4 +1,4 @@
-"""Which reward function makes the advantage, which one ties groups, and where the main one has no say.
+"""Which reward function makes the advantage, which one ties groups, and which groups the main one does not decide.
 
 A reward that is the weighted sum of functions, R = sum_k w_k r_k, has an advantage that is the sum of parts:
 A_i = s_g (R_i - mean_g R) = sum_k s_g w_k (r_ik - mean_g r_k), whatever the scale s_g of its group or step. Shares of
@@ -91,28 +91,32 @@ def measure_reward_functions(
     if not len(groups) or not groups.rewards:
         reason = "the log has no reward per function"
         is_main = binary_threshold(groups.reward) is not None
-        differs = _mean(groups.spread(groups.reward) > EQUAL_REWARDS, groups, resampling)
-        return MeasuredRewards(frac_conflict=unknown(reason), frac_main_differs=differs if is_main else unknown(reason))
+        frac_differs = _mean(groups.spread(groups.reward) > EQUAL_REWARDS, groups, resampling)
+        return MeasuredRewards(
+            frac_conflict=unknown(reason), frac_main_differs=frac_differs if is_main else unknown(reason)
+        )
     with_total, main = _with_total_reward(groups, reward)
     part = None if with_total is groups or reward else main
     groups, reward = with_total, main
     weights = weights_of_functions(groups, run.settings)
-    names = [name for name in sorted(groups.rewards) if weights is None or name in weights or not _is(groups, name)]
+    names = [
+        name for name in sorted(groups.rewards) if weights is None or name in weights or not _is_reward(groups, name)
+    ]
     spreads = {name: groups.spread(groups.rewards[name]) for name in names}
-    apart = {name: spread > EQUAL_REWARDS for name, spread in spreads.items()}  # not where one of a group is missing
+    differs = {name: spread > EQUAL_REWARDS for name, spread in spreads.items()}  # not where one of a group is missing
     main = main_function(groups, weights, reward)
     # where the main one does not apply, as to another task, it is not tied
     is_tied = spreads[main] <= EQUAL_REWARDS if main in spreads else np.zeros(len(groups), dtype=np.bool_)
     decided = is_tied & (groups.spread(groups.reward) > EQUAL_REWARDS)
     measured = MeasuredRewards(
-        main=main if main in apart and _are_several(weights) else None,
+        main=main if main in differs and _are_several(weights) else None,
         part=part,
-        frac_conflict=_mean(decided, groups, resampling) if main in apart else unknown(main),
-        frac_main_differs=_mean(apart[main], groups, resampling) if main in apart else unknown(main),
+        frac_conflict=_mean(decided, groups, resampling) if main in differs else unknown(main),
+        frac_main_differs=_mean(differs[main], groups, resampling) if main in differs else unknown(main),
     )
     if len(names) < 2:
         return measured
-    scaled = _scaled(run, groups)
+    scaled = _scaled_advantages(run, groups)
     pairs = [pair for pair in combinations(names, 2) if len(names) <= _MAX_CORRELATED or (reward or main) in pair]
     with np.errstate(over="ignore", invalid="ignore"):  # what cannot be squared is undefined, with that reason
         sums = _sums(groups, names, pairs, weights or {}, scaled, decided)
@@ -130,22 +134,20 @@ def measure_reward_functions(
             correlation={
                 other: ratios[pair] for other in names if (pair := ("correlation", *sorted((name, other)))) in ratios
             },
-            num_alone=int(np.sum(apart[name] & (np.sum(list(apart.values()), axis=0) == 1))),
+            num_alone=int(np.sum(differs[name] & (np.sum(list(differs.values()), axis=0) == 1))),
             num_rescuable=int(np.sum(dead & (chosen.table.spread(chosen.table.rewards[name]) > EQUAL_REWARDS))),
         )
         for name in names
     )
     measured = replace(measured, functions=functions, advantages_of="" if isinstance(scaled, str) else scaled.name)
     side_functions = [name for name, weight in (weights or {}).items() if weight and name != main]
-    if (
-        not decided.any() or not side_functions
-    ):  # next to a reward of 4e18 the main function alone may pass as the whole sum
+    if not decided.any() or not side_functions:  # next to a reward of 4e18 the main function may pass as the whole sum
         return measured
     part = "difference" if isinstance(scaled, str) else "advantage"
     conflict = RewardConflict(
         main=main,
         deciding=max(side_functions, key=lambda name: float(sums[part, name][decided].sum())),
-        is_alone=bool(np.all(np.sum([apart[name] for name in side_functions], axis=0)[decided] == 1)),
+        is_alone=bool(np.all(np.sum([differs[name] for name in side_functions], axis=0)[decided] == 1)),
         num_groups=int(decided.sum()),
         frac_groups=measured.frac_conflict,
         advantage_share=_or_reason(ratios["advantage", ""], scaled),
@@ -180,7 +182,7 @@ def _are_several(weights: Mapping[str, float] | None) -> bool:
 
 
 def side_rewards(run: Run, name: str) -> SideRewards | None:
-    """How much of a run its main reward decides, for a comparison that calls it ``name``; None without groups."""
+    """The groups that a run's main reward and its side rewards decide, called ``name``; None without groups."""
     try:
         chosen = group_rewards(run)
     except GradscopeError:
@@ -198,9 +200,9 @@ def side_rewards(run: Run, name: str) -> SideRewards | None:
 def _with_total_reward(groups: RewardTable, named: str | None) -> tuple[RewardTable, str | None]:
     """Groups with the total reward and the name of its part, where the scalar of the log is part of another reward."""
     for part in groups.rewards:
-        for total, values in groups.rewards.items() if _is(groups, part) else ():
+        for total, values in groups.rewards.items() if _is_reward(groups, part) else ():
             candidates = {name: column for name, column in groups.rewards.items() if name != total}
-            if not np.isnan(values).any() and not _is(groups, total) and total in ("reward", "score"):
+            if not np.isnan(values).any() and not _is_reward(groups, total) and total in ("reward", "score"):
                 terms = reward_terms(values, candidates) or {}
                 if part in terms and len(terms) > 1:
                     return replace(groups, reward=values), named or part
@@ -211,15 +213,15 @@ def weights_of_functions(groups: RewardTable, settings: TrainerSettings) -> dict
     """Function -> its weight in the reward, of those that count; None where none add up to every reward."""
     # As the trainer's arguments say; where they say nothing 1 each, else as fitted to all rollouts, else 1 of a
     # function that is the reward itself.
-    candidates = {name: values for name, values in groups.rewards.items() if not _is(groups, name)}
+    candidates = {name: values for name, values in groups.rewards.items() if not _is_reward(groups, name)}
     configured = settings.get("reward_weights")
     if isinstance(configured, Sequence) and len(configured) == len(groups.rewards):
         weights = dict(zip(groups.rewards, map(float, configured), strict=True))
         return weights if adds_up(groups.reward, groups.rewards, weights) else None
-    ones = dict.fromkeys(candidates, 1.0)
-    if ones and adds_up(groups.reward, candidates, ones):
-        return ones
-    same = dict.fromkeys([name for name in groups.rewards if _is(groups, name)][:1], 1.0)
+    equal = dict.fromkeys(candidates, 1.0)
+    if equal and adds_up(groups.reward, candidates, equal):
+        return equal
+    same = dict.fromkeys([name for name in groups.rewards if _is_reward(groups, name)][:1], 1.0)
     # a goal that no rollout reaches adds nothing, and the rest of the sum equals the reward
     everything = dict.fromkeys(groups.rewards, 1.0)
     has_other_goal = any(map(_MAIN.search, candidates)) and not any(map(_MAIN.search, same))
@@ -244,7 +246,7 @@ def main_function(groups: RewardTable, weights: Mapping[str, float] | None, name
     return f"which of {', '.join(counted)} should be learned is not known: name it with --reward"
 
 
-def _is(groups: RewardTable, name: str) -> bool:
+def _is_reward(groups: RewardTable, name: str) -> bool:
     """Whether a function is the reward itself under another name."""
     return np.array_equal(groups.rewards[name], groups.reward)
 
@@ -259,7 +261,7 @@ def _deviations(groups: RewardTable, values: Array) -> Array:
     return np.asarray(numbers - np.repeat(groups.sums(numbers) / groups.size, groups.size))
 
 
-def _scaled(run: Run, groups: RewardTable) -> _Scaled | str:
+def _scaled_advantages(run: Run, groups: RewardTable) -> _Scaled | str:
     """The advantages that were logged, else those of the trainer's arguments; or why there are none."""
     deviation = _deviations(groups, groups.reward)
     squares = groups.sums(deviation**2)
@@ -284,18 +286,18 @@ def _scaled(run: Run, groups: RewardTable) -> _Scaled | str:
     if kind == "group":
         spread = np.sqrt(squares / np.maximum(groups.size - 1, 1)) + epsilon
     elif kind == "batch":
-        of_step = np.unique(groups.step, return_inverse=True)[1]
-        rows = np.repeat(of_step, groups.size)
+        step = np.unique(groups.step, return_inverse=True)[1]
+        rows = np.repeat(step, groups.size)
         count = np.bincount(rows)
         mean = np.bincount(rows, weights=groups.reward) / count
-        of_steps = np.bincount(rows, weights=(groups.reward - mean[rows]) ** 2)
-        spread = (np.sqrt(of_steps / np.maximum(count - 1, 1)) + epsilon)[of_step]
+        step_squares = np.bincount(rows, weights=(groups.reward - mean[rows]) ** 2)
+        spread = (np.sqrt(step_squares / np.maximum(count - 1, 1)) + epsilon)[step]
     scale = np.repeat(1.0 / spread, groups.size)
     return _Scaled(advantage=scale * deviation, scale=scale, name=name, is_divided=kind == "group")
 
 
 def _formulation(run: Run) -> tuple[str, float, str]:
-    """What advantages are divided by (``group``, ``batch``, ``none``; empty: not known), an epsilon, and a sentence."""
+    """The scale of advantages (``group``, ``batch``, ``none``; empty: not known), an epsilon, and a sentence."""
     settings = run.settings
     if settings.get("trainer") == "verl" and settings.lookup("algorithm.adv_estimator") == "grpo":
         is_divided = bool(settings.lookup("algorithm.norm_adv_by_std_in_grpo", True))
@@ -354,53 +356,44 @@ def _ratios(sums: Mapping[_Key, Array], prompts: NDArray[np.int64], resampling: 
     """Each function's share of the sums of squares, and the correlation of each pair, from the same resamples."""
     products = [(first, second) for kind, first, second in (key for key in sums if len(key) == 3)]
     names, pairs = [first for first, second in products if first == second], [p for p in products if p[0] != p[1]]
-    at = {key: column for column, key in enumerate(sums)}
+    column_of = {key: column for column, key in enumerate(sums)}
     units = cluster_sums(np.column_stack(list(sums.values())), prompts)
     is_known = np.isfinite(np.abs(units).sum(axis=0))
     units = np.where(is_known, units, 0.0)
     wanted: dict[_Key, tuple[int, int, int]] = {}
     ratios: dict[_Key, Estimate] = {}
-    totals = {key: float(units[:, column].sum()) for key, column in at.items()}
-    too_large = Estimate.undefined_because("rewards differ by more than can be squared", num_units=len(units))
+    totals = {key: float(units[:, column].sum()) for key, column in column_of.items()}
+    unknown = partial(Estimate.undefined_because, num_units=len(units))
+    too_large = unknown("rewards differ by more than can be squared")
     for kind in ("advantage", "difference"):
         for name in (*names, ""):
-            if any(key in at and not is_known[at[key]] for key in ((kind, name), (kind,))):
+            if any(key in column_of and not is_known[column_of[key]] for key in ((kind, name), (kind,))):
                 ratios[kind, name] = too_large
             elif totals.get((kind,), 0.0) > 0:
-                wanted[kind, name] = (at[kind, name], at[kind,], at[kind,])
+                wanted[kind, name] = (column_of[kind, name], column_of[kind,], column_of[kind,])
             else:
-                ratios[kind, name] = Estimate.undefined_because(
-                    "no group has rewards that differ", num_units=len(units)
-                )
+                ratios[kind, name] = unknown("no group has rewards that differ")
     for first, second in pairs:
-        own = [("product", name, name) for name in (first, second)]
-        if not all(is_known[at[key]] for key in (*own, ("product", first, second))):
+        keys = [("product", first, second), *(("product", name, name) for name in (first, second))]
+        if not all(is_known[column_of[key]] for key in keys):
             ratios["correlation", first, second] = too_large
-        elif all(totals[key] > 0 for key in own):
-            wanted["correlation", first, second] = (at["product", first, second], at[own[0]], at[own[1]])
+        elif all(totals[key] > 0 for key in keys[1:]):
+            wanted["correlation", first, second] = (column_of[keys[0]], column_of[keys[1]], column_of[keys[2]])
         else:
-            reason = "one of the two never differs within a group"
-            ratios["correlation", first, second] = Estimate.undefined_because(reason, num_units=len(units))
+            ratios["correlation", first, second] = unknown("one of the two never differs within a group")
     if not wanted:
         return ratios
     above, left, right = np.array(list(wanted.values())).T
-    within = [(-1.0, 1.0) if key[0] == "correlation" else (0.0, 1.0) if key[1] == "" else None for key in wanted]
-    estimates = bootstrap_statistics(
-        lambda totals: np.clip(
-            ratio_or_zero(
-                totals[..., above],
-                np.sqrt(np.clip(totals[..., left], 0.0, None)) * np.sqrt(np.clip(totals[..., right], 0.0, None)),
-            ),
-            -_LARGEST,
-            _LARGEST,
-        ),
-        units,
-        bounds=(
-            np.array([-np.inf if ends is None else ends[0] for ends in within]),
-            np.array([np.inf if ends is None else ends[1] for ends in within]),
-        ),
-        resampling=resampling,
-    )
+    is_correlation = np.array([key[0] == "correlation" for key in wanted])
+    is_share = np.array([key[0] != "correlation" and key[1] == "" for key in wanted])  # of the groups in conflict
+
+    def clipped_ratios(totals: Array) -> Array:
+        roots = [np.sqrt(np.clip(totals[..., columns], 0.0, None)) for columns in (left, right)]
+        return np.clip(ratio_or_zero(totals[..., above], roots[0] * roots[1]), -_LARGEST, _LARGEST)
+
+    low = np.where(is_correlation, -1.0, np.where(is_share, 0.0, -np.inf))
+    high = np.where(is_correlation | is_share, 1.0, np.inf)
+    estimates = bootstrap_statistics(clipped_ratios, units, within=(low, high), resampling=resampling)
     return ratios | dict(zip(wanted, estimates, strict=True))
 
 

@@ -34,7 +34,7 @@ def report_of_metrics(run: Run, name: str, agreement: ReportSection | None = Non
     ``agreement`` is what they say of sampler and trainer.
     """
     courses = metric_series(run)
-    shown = [course for key in _STRIP if (course := findings.course_named(courses, key)) is not None]
+    shown = [course for key in _STRIP if (course := findings.metric_named(courses, key)) is not None]
     return RunReport(
         source=run.source,
         name=name,
@@ -71,7 +71,7 @@ def dead_severity(dead: Estimate, at_end: Estimate | None = None) -> Severity:
 
 def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSection:
     """Groups without a gradient."""
-    course = findings.course_named(courses, _DEAD)
+    course = findings.metric_named(courses, _DEAD)
     sentence = findings.dead_sentence(courses)
     if course is None:
         share, _ = findings.dead_steps(courses)
@@ -82,7 +82,7 @@ def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSecti
         return ReportSection(name="signal", findings=(sentence,), severity=severity, next_step=_dead_advice(courses))
     late = findings.late_share(course)
     kinds = [
-        kind for key in ("frac_all_pass", "frac_all_fail") if (kind := findings.course_named(courses, key)) is not None
+        kind for key in ("frac_all_pass", "frac_all_fail") if (kind := findings.metric_named(courses, key)) is not None
     ]
     return ReportSection(
         name="signal",
@@ -96,7 +96,7 @@ def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSecti
 
 
 def _dead_advice(courses: Sequence[MetricCourse]) -> str:
-    cut = findings.course_named(courses, _CUT)
+    cut = findings.metric_named(courses, _CUT)
     kind = findings.kind_of_dead(courses)
     of_kind = _ADVICE if kind is None else findings.TO_TRY[kind.name].capitalize()
     return findings.cut_off_advice(None if cut is None else cut.mean.value) or of_kind
@@ -106,7 +106,7 @@ _ADVICE = "Log rollouts to see whether prompts are too easy or too hard; then ch
 
 
 def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSection]:
-    norm, cut = (findings.course_named(courses, name) for name in (_NORM, _CUT))
+    norm, cut = (findings.metric_named(courses, name) for name in (_NORM, _CUT))
     spikes = spike_sentences(run)
     if (reward := _reward_section(courses, run)) is not None:
         yield reward
@@ -127,7 +127,7 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
 
 def _reward_section(courses: Sequence[MetricCourse], run: Run) -> ReportSection | None:
     """Where the mean reward goes, and what else says how good answers are; None where neither was logged."""
-    course, goes = findings.course_named(courses, "reward"), findings.reward_goes(courses)
+    course, goes = findings.metric_named(courses, "reward"), findings.reward_direction(courses)
     lost = findings.lost_sentence(verdict_series(run), goes)
     if course is None:
         if not lost:
@@ -153,7 +153,7 @@ def _course_section(
     """How those metrics go that have no section of their own, and a table of all."""
     broken, levels = tuple(findings.broken_sentences(other_courses)), tuple(findings.level_sentences(courses))
     titles = ", ".join(course.title.strip() for course in other_courses)
-    has_reward = findings.course_named(courses, "reward") is not None
+    has_reward = findings.metric_named(courses, "reward") is not None
     gap = "" if has_reward else findings.gap_sentence(max((course.steps for course in courses), key=len))
     clipped = findings.clip_sentence(courses)
     odd = (*broken, *filter(None, (gap, clipped)), *spikes, *levels)

@@ -56,10 +56,8 @@ def test_each_prompt_is_a_row_and_those_that_cost_most_come_first() -> None:
 
 def test_solved_prompts_are_those_of_the_main_reward_where_passing_is_known() -> None:
     report = degeneracy_of_run(run_of(group_of([0.5, 0.5], prompt="a"), group_of([0.5, 0.7], prompt="b")))
-    assert {row["prompt_id"]: (row["status"], row["pass_rate"]) for row in report.by_prompt} == {
-        "a": (None, None),
-        "b": ("live", None),
-    }
+    rows = {row["prompt_id"]: (row["status"], row["pass_rate"]) for row in report.by_prompt}
+    assert rows == {"a": (None, None), "b": ("live", None)}
     assert (report.prompts.never, report.prompts.always, report.prompts.live) == (None, None, 1)
     run = run_of(group_of([0.1, 0.2], prompt="a"), group_of([1.1, 0.2], prompt="b"))
     run = with_rewards(run, correct=[[0, 0], [1, 0]], short=[[0.1, 0.2], [0.1, 0.2]])
@@ -71,10 +69,10 @@ def test_solved_prompts_are_those_of_the_main_reward_where_passing_is_known() ->
 REWARDS = {"openai/gsm8k": (1.0, 0.0), "code": (0.0, 0.0)}  # two prompts of the one differ, two of the other are dead
 
 
-def rows(*names: str, **further: Any) -> list[dict[str, Any]]:
+def rows(*names: str, **fields: Any) -> list[dict[str, Any]]:
     """A row a rollout: step, prompt, reward and environment, under these names."""
     return [
-        {**dict(zip(names, (1, f"{environment}?{index}", reward, environment), strict=True)), **further}
+        {**dict(zip(names, (1, f"{environment}?{index}", reward, environment), strict=True)), **fields}
         for environment, rewards in REWARDS.items()
         for index in range(2)
         for reward in rewards
@@ -100,15 +98,15 @@ def nemo_rl(folder: Path) -> Path:
 def prime_rl(folder: Path) -> Path:
     log = [
         {
-            "id": str(at),
+            "id": str(index),
             "env": {"id": row["env"]},
             "group": {"id": row["prompt"]},
-            "task": {"hash": str(at // 2)},
+            "task": {"hash": str(index // 2)},
             "run": {"type": "train", "work": {"type": "train", "step": 1}},
             "ok": True,
             "traces": [{"agent": {"trainable": True}, "nodes": [], "rewards": {"r": {"score": row["reward"]}}}],
         }
-        for at, row in enumerate(rows("step", "prompt", "reward", "env"))
+        for index, row in enumerate(rows("step", "prompt", "reward", "env"))
     ]
     path = folder / "step_1" / "train" / "all" / "traces.jsonl"
     path.parent.mkdir(parents=True)
@@ -134,21 +132,21 @@ def test_ids_that_name_no_environments_have_none(prompts: list[str]) -> None:
 
 
 def test_an_environment_without_a_group_to_judge_is_left_out(tmp_path: Path) -> None:
-    alone = {"step": 1, "prompt": "x", "reward": 1.0, "env": "math"}
-    log = [*rows("step", "prompt", "reward", "env"), alone, {**alone, "prompt": "y"}]
+    single = {"step": 1, "prompt": "x", "reward": 1.0, "env": "math"}
+    log = [*rows("step", "prompt", "reward", "env"), single, {**single, "prompt": "y"}]
     report = measure_degeneracy(write_lines(tmp_path / "log.jsonl", *log))
     assert [row.environment for row in report.by_environment] == ["code", "openai/gsm8k"]
-    graded = [group_of([0.3, at / 10], prompt=f"{env}/{at}") for env in "ab" for at in (3, 4)]
+    graded = [group_of([0.3, tenths / 10], prompt=f"{env}/{tenths}") for env in "ab" for tenths in (3, 4)]
     rows_of_graded = degeneracy_of_run(run_of(*graded)).by_environment
     assert [row.frac_reward_zero_std.value for row in rows_of_graded] == [0.5, 0.5]
     assert {row.pass_rate.undefined for row in rows_of_graded} == {NO_THRESHOLD}
 
 
 def test_pooled_environments_that_pass_unlike_are_named() -> None:
-    unlike = [group_of([1.0, float(env == "a")] * 4, prompt=f"{env}/{at}") for env in "ab" for at in range(30)]
-    alike = [group_of([1.0, 0.0] * 4, prompt=f"{env}/{at}") for env in "ab" for at in range(30)]
-    graded = [group_of([0.3, at / 10], prompt=f"{env}/{at}") for env in "ab" for at in (3, 4)]
-    words = [" ".join(degeneracy_of_run(run_of(*groups)).findings) for groups in (unlike, alike, graded)]
+    unlike = [group_of([1.0, float(env == "a")] * 4, prompt=f"{env}/{number}") for env in "ab" for number in range(30)]
+    equal = [group_of([1.0, 0.0] * 4, prompt=f"{env}/{number}") for env in "ab" for number in range(30)]
+    graded = [group_of([0.3, number / 10], prompt=f"{env}/{number}") for env in "ab" for number in (3, 4)]
+    words = [" ".join(degeneracy_of_run(run_of(*groups)).findings) for groups in (unlike, equal, graded)]
     assert ["The log pools 2 environments, which pass from 50" in text for text in words] == [True, False, False]
 
 
@@ -163,10 +161,8 @@ def test_policies_of_unequal_strength_make_a_gap_of_their_own() -> None:
     assert report.jensen_gap.value == pytest.approx(0.5)
     assert report.policy_gap.between_policies.value == pytest.approx(0.5)
     assert report.policy_gap.between_prompts.value == pytest.approx(0.0)
-    assert [(row.policy, row.num_groups, row.pass_rate.value) for row in report.by_policy] == [
-        ("strong", 6, 1.0),
-        ("weak", 6, 0.0),
-    ]
+    rows = [(row.policy, row.num_groups, row.pass_rate.value) for row in report.by_policy]
+    assert rows == [("strong", 6, 1.0), ("weak", 6, 0.0)]
 
 
 def test_policies_with_graded_rewards_have_shares_alone() -> None:
@@ -177,10 +173,9 @@ def test_policies_with_graded_rewards_have_shares_alone() -> None:
 
 
 def test_the_gap_is_that_of_groups_whose_policies_are_known() -> None:
-    known = [sampled_by(group_of([1.0, name == "a"], prompt=name), name) for name in "ab"]
-    gaps = [degeneracy_of_run(run_of(*known, *more)).policy_gap for more in ((), (group_of([0.0, 0.0], prompt="c"),))]
-    assert gaps[0] is not None
-    assert gaps[1] is not None
+    named = [sampled_by(group_of([1.0, name == "a"], prompt=name), name) for name in "ab"]
+    unnamed = group_of([0.0, 0.0], prompt="c")
+    gaps = [degeneracy_of_run(run_of(*groups)).policy_gap for groups in (named, [*named, unnamed])]
     assert gaps[0].between_policies.value == gaps[1].between_policies.value
 
 
@@ -194,10 +189,8 @@ def test_unequal_coins_in_one_group_agree_less_often() -> None:
 
 
 def test_gsm8k_models_and_their_gap(shared_data: Path) -> None:
-    report = measure_degeneracy(
-        shared_data / "gsm8k" / "example_model_solutions.jsonl",
-        options=DegeneracyOptions(resampling=Resampling(num_resamples=50)),
-    )
+    options = DegeneracyOptions(resampling=Resampling(num_resamples=50))
+    report = measure_degeneracy(shared_data / "gsm8k" / "example_model_solutions.jsonl", options=options)
     rates = [row.pass_rate.value for row in report.by_policy]
     assert rates == pytest.approx([0.2168, 0.3904, 0.3472, 0.5625], abs=5e-5)
     assert report.frac_reward_zero_std.value == pytest.approx(0.44579, abs=5e-6)
@@ -216,9 +209,8 @@ def test_cost_of_a_hand_worked_run() -> None:
     assert (cost.batch_size.value, cost.effective_batch_size.value) == (8.0, 2.0)
     assert cost.dilution.value == 0.25
     assert cost.resampling_factor.value == pytest.approx(4.0)
-    assert degeneracy_of_run(two_steps()).starvation.frac_tokens.undefined == (
-        "token ids of the completions were not logged"
-    )
+    reason = degeneracy_of_run(two_steps()).starvation.frac_tokens.undefined
+    assert reason == "token ids of the completions were not logged"
     lifeless = degeneracy_of_run(run_of(group_of([0, 0], prompt="a"), group_of([0, 0], prompt="b")))
     assert "no group is alive" in lifeless.starvation.resampling_factor.undefined
     assert (lifeless.by_policy, lifeless.policy_gap) == ((), None)
@@ -226,7 +218,7 @@ def test_cost_of_a_hand_worked_run() -> None:
 
 @pytest.mark.parametrize("num_dead", [0, 1, 2, 59, 60])
 def test_the_cost_of_rare_dead_prompts_is_as_uncertain_as_their_share(num_dead: int) -> None:
-    groups = [group_of([0, 0] if at < num_dead else [0, 1], prompt=f"p{at}") for at in range(60)]
+    groups = [group_of([0, 0] if number < num_dead else [0, 1], prompt=f"p{number}") for number in range(60)]
     report = degeneracy_of_run(run_of(*groups))
     ends = tuple(binomtest(num_dead, 60).proportion_ci(method="wilson"))
     assert report.starvation.frac_rollouts.interval == pytest.approx(ends)
@@ -260,10 +252,10 @@ def test_every_formulation_is_weighed() -> None:
 def test_a_run_with_a_constant_is_weighed_under_it() -> None:
     settings = TrainerSettings(values={"advantage": "sign:c=0.5"})
     masses = degeneracy_of_run(replace(two_steps(), settings=settings)).advantages
-    own, plain = masses[-1], next(mass for mass in masses if mass.advantage == "sign")
-    assert own.advantage == "sign:c=0.5"
-    assert own.positive_mass.value == plain.positive_mass.value
-    assert own.negative_mass.value == plain.negative_mass.value - 0.5 * 8 / 16  # two groups of four fail
+    trained, sign = masses[-1], next(mass for mass in masses if mass.advantage == "sign")
+    assert trained.advantage == "sign:c=0.5"
+    assert trained.positive_mass.value == sign.positive_mass.value
+    assert trained.negative_mass.value == sign.negative_mass.value - 0.5 * 8 / 16  # two groups of four fail
     graded = run_of(group_of([0.5, 0.2], prompt="a"), group_of([0.1, 0.1], prompt="b"))
     masses = {mass.advantage: mass for mass in degeneracy_of_run(graded).advantages}
     assert "it is defined for rewards of 0 and 1" in masses["sign"].positive_mass.undefined

@@ -54,9 +54,8 @@ def test_groups_that_cannot_be_judged_are_left_out_and_counted() -> None:
     report = degeneracy_of_run(run)
     assert (report.num_groups, report.frac_reward_zero_std.value) == (2, 0.5)
     assert "Groups left out: 1 with a single rollout and 1 with a missing reward." in report.findings
-    with pytest.raises(
-        InputError, match="has no group to judge: of 2 groups, 1 have one rollout and 1 lack a reward"
-    ) as caught:
+    words = "has no group to judge: of 2 groups, 1 have one rollout and 1 lack a reward"
+    with pytest.raises(InputError, match=words) as caught:
         degeneracy_of_run(run_of(group_of([1]), group_of([None, 1])))
     assert "Of one sample each: gradscope passk " in str(caught.value.hint)
     reason = QuarantineReason(reason="no number", num_rows=1, first="a:1")
@@ -70,10 +69,9 @@ def test_groups_that_cannot_be_judged_are_left_out_and_counted() -> None:
 def test_trl_judges_a_group_by_its_scored_rollouts(version: str | None, num_groups: int, share: float) -> None:
     """TRL's ``nanstd`` of four groups; of one that has a single reward it is NaN, and not taken for zero."""
     groups = [[1, 1, 1], [0, 1, 1], [1, None, 1], [0, None, 1], [1, None, None]]
-    run = run_of(*(group_of(rewards, step=1, prompt=str(at)) for at, rewards in enumerate(groups)))
-    run = replace(
-        run, source=replace(run.source, format="trl"), settings=TrainerSettings(values={"trl_version": version})
-    )
+    run = run_of(*(group_of(rewards, step=1, prompt=str(number)) for number, rewards in enumerate(groups)))
+    settings = TrainerSettings(values={"trl_version": version})
+    run = replace(run, source=replace(run.source, format="trl"), settings=settings)
     report = degeneracy_of_run(run)
     assert (report.num_groups, report.frac_reward_zero_std.value) == (num_groups, share)
     assert group_rewards(run).num_incomplete == 5 - num_groups
@@ -81,7 +79,7 @@ def test_trl_judges_a_group_by_its_scored_rollouts(version: str | None, num_grou
 
 
 def test_levels_are_the_different_rewards_of_a_log_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradscope.diagnostics.degeneracy.group_rewards._AT_ONCE", 2)
+    monkeypatch.setattr("gradscope.diagnostics.degeneracy.group_rewards._CHUNK", 2)
     chosen = group_rewards(run_of(group_of([0.5, 0.0, 1.0], prompt="p"), group_of([1.0, 0.0], prompt="q")))
     assert chosen.levels.tolist() == [0.0, 0.5, 1.0]
 
@@ -99,14 +97,14 @@ def test_the_course_is_that_of_the_rows_with_intervals(by: By, threshold: float 
         success_threshold=threshold,
         options=DegeneracyOptions(by=by),
     )
-    course, of_rows = (
-        {name: list(values) for name, values in asdict(one).items()}
-        for one in (report.course, DegeneracyCourse.of(report.by_step))
+    series, rows = (
+        {name: list(values) for name, values in asdict(record).items()}
+        for record in (report.course, DegeneracyCourse.of(report.by_step))
     )
     shares = ["frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "pass_rate"]
     for name in shares if threshold else ("frac_reward_zero_std", "frac_tied"):
-        assert course.pop(name) == pytest.approx(of_rows.pop(name))
-    assert course == of_rows
+        assert series.pop(name) == pytest.approx(rows.pop(name))
+    assert series == rows
     assert report.course.is_windows == (by == "window")
 
 
@@ -164,16 +162,16 @@ def test_a_step_whose_groups_are_known_is_not_estimated_again(monkeypatch: pytes
     defined: EstimateCache = {}
     groups = [group_of([1.0, step % 2], step=step, prompt=f"p{step}") for step in (1, 2)]
     first = by_step(run_of(*groups), defined)
-    again = by_step(run_of(*groups, group_of([0.0, 1.0], step=2, prompt="p3")), defined)
+    second = by_step(run_of(*groups, group_of([0.0, 1.0], step=2, prompt="p3")), defined)
     assert estimated == [1, 2, 2]
-    assert again[0] == first[0]
-    assert again[1].num_groups == 2
+    assert second[0] == first[0]
+    assert second[1].num_groups == 2
 
 
 def test_steps_are_those_of_the_log_however_many_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(*(group_of([1.0, step % 2], step=step, prompt=f"p{step}") for step in range(1, 8)))
     full = by_step(run)
-    monkeypatch.setattr(module, "_STEPS_AT_ONCE", 3)
+    monkeypatch.setattr(module, "_STEP_CHUNK", 3)
     assert by_step(run) == full
     assert [row.step for row in full] == list(range(1, 8))
 
@@ -184,8 +182,8 @@ def test_a_word_that_is_no_option_is_refused(field: str, value: str) -> None:
         DegeneracyOptions(**{field: value})
 
 
-def metrics_alone(shares: dict[int, float], **more: float) -> Run:
-    run = run_of(metrics={step: {"frac_reward_zero_std": share, **more} for step, share in shares.items()})
+def metrics_alone(shares: dict[int, float], **fields: float) -> Run:
+    run = run_of(metrics={step: {"frac_reward_zero_std": share, **fields} for step, share in shares.items()})
     return replace(run, source=replace(run.source, kind="metrics", missing=("log rollouts",)))
 
 
@@ -194,20 +192,17 @@ def test_shares_are_as_logged_without_an_interval() -> None:
     long = degeneracy_of_run(metrics_alone({2_000: 0.5, 14_000: 1.0}))
     assert "steps 2000 to 14000" in printed(render_table(long))
     assert (report.frac_reward_zero_std, report.frac_all_pass.value) == (Estimate.exact(0.75, num_units=2), 0.25)
-    assert [(row.step, row.frac_reward_zero_std.value, row.frac_all_pass.value) for row in report.by_step] == [
-        (1, 0.5, 0.25),
-        (2, 1.0, 0.25),
-    ]
+    rows = [(row.step, row.frac_reward_zero_std.value, row.frac_all_pass.value) for row in report.by_step]
+    assert rows == [(1, 0.5, 0.25), (2, 1.0, 0.25)]
     assert all(row.frac_reward_zero_std.interval is None for row in report.by_step)
     assert (list(report.course.frac_all_pass), list(report.course.frac_all_fail)) == ([0.25, 0.25], [None, None])
     assert report.findings[0].startswith("75.0 % of a step's groups gave no gradient")
-    assert [one.name for one in report.metrics] == ["frac_reward_zero_std", "frac_all_pass"]
+    assert [metric.name for metric in report.metrics] == ["frac_reward_zero_std", "frac_all_pass"]
 
 
 def test_what_needs_rollouts_is_undefined_with_that_reason() -> None:
-    report = degeneracy_of_run(
-        metrics_alone({1: 0.5}), group_sizes=[4], options=DegeneracyOptions(target_degeneracy=0.2)
-    )
+    options = DegeneracyOptions(target_degeneracy=0.2)
+    report = degeneracy_of_run(metrics_alone({1: 0.5}), group_sizes=[4], options=options)
     skipped = {"frac_reward_zero_std", "frac_set_aside"}
     estimates = [
         value
@@ -223,9 +218,8 @@ def test_what_needs_rollouts_is_undefined_with_that_reason() -> None:
 
 
 def test_windows_join_neighbors_and_a_nan_stays_one() -> None:
-    report = degeneracy_of_run(
-        metrics_alone({step: step / 20 for step in range(1, 21)}), options=DegeneracyOptions(by="window")
-    )
+    run = metrics_alone({step: step / 20 for step in range(1, 21)})
+    report = degeneracy_of_run(run, options=DegeneracyOptions(by="window"))
     assert [(row.step, row.last_step) for row in report.by_step[:2]] == [(1, 2), (3, 4)]
     assert report.by_step[0].frac_reward_zero_std.value == pytest.approx(0.075)
     broken = degeneracy_of_run(metrics_alone({1: 0.5, 2: math.nan}))
@@ -246,7 +240,7 @@ def test_metrics_without_the_share_say_so() -> None:
 
 EVICTED = "training/filter_groups/evicted_samples"
 SURPLUS = "training/filter_groups/discarded_surplus_samples"
-ZERO, ONES = "rollout/dynamic_filter/drop_zero_std_0.0", "rollout/dynamic_filter/drop_zero_std_1.0"
+ALL_FAIL, ALL_PASS = "rollout/dynamic_filter/drop_zero_std_0.0", "rollout/dynamic_filter/drop_zero_std_1.0"
 
 
 def test_a_share_of_dead_batches_is_none_of_groups(tmp_path: Path) -> None:
@@ -293,7 +287,7 @@ def test_the_interval_behind_a_filter_is_that_of_the_options_resampling() -> Non
     [
         ("verl", {1: {EVICTED: 6.0, SURPLUS: 2.0}, 2: {"actor/grad_norm": 1.0}}, [12, 4], [7, 1]),
         ("verl", {1: {EVICTED: 6.0}, 2: {EVICTED: 1.0, "training/off_policy/evicted_samples": 0.0}}, [10, 5], [7, 2]),
-        ("slime", {1: {ZERO: 3.0, ONES: 2.0}, 2: {"rollout/reward": 0.5}}, [9, 4], [6, 1]),
+        ("slime", {1: {ALL_FAIL: 3.0, ALL_PASS: 2.0}, 2: {"rollout/reward": 0.5}}, [9, 4], [6, 1]),
         (
             "open-instruct",
             {step: {"batch/filtered_prompts": 12.0, "batch/total_prompts": 4.0} for step in (1, 2)},
@@ -312,11 +306,10 @@ def test_each_trainers_counters_give_the_share_at_each_step_and_overall(
     format: str, metrics: Mapping[int, Mapping[str, float]], sampled: list[int], dead: list[int]
 ) -> None:
     behind = filtered(format, metrics)
-    assert [(row.step, row.num_sampled, row.num_dead) for row in behind.by_step] == list(
-        zip((1, 2), sampled, dead, strict=True)
-    )
+    counts = [(row.step, row.num_sampled, row.num_dead) for row in behind.by_step]
+    assert counts == list(zip((1, 2), sampled, dead, strict=True))
     shares = [row.frac_zero_std_sampled.value for row in behind.by_step]
-    assert shares == [lost / of for lost, of in zip(dead, sampled, strict=True)]
+    assert shares == [lost / total for lost, total in zip(dead, sampled, strict=True)]
     assert behind.frac_zero_std_sampled.value == pytest.approx(sum(dead) / sum(sampled))
     assert (behind.num_sampled, behind.num_dead) == (sum(sampled), sum(dead))
     assert behind.frac_zero_std_sampled.num_units == 2
@@ -331,8 +324,8 @@ def test_each_trainers_counters_give_the_share_at_each_step_and_overall(
         ("verl", {1: {EVICTED: 6.0, "training/off_policy/evicted_samples": 1.0}}, module.STALE),
         ("verl", {1: {EVICTED: 6.5}}, module.NOT_AN_INTEGER),
         ("verl", {1: {EVICTED: float("nan")}}, module.NOT_AN_INTEGER),
-        ("slime", {1: {ZERO: 1.0, "rollout/dynamic_filter/drop_too_long": 1.0}}, module.ANOTHER_FILTER),
-        ("slime", {2: {ZERO: 1.0}, 4: {ZERO: 1.0}}, module.OTHER_STEPS),
+        ("slime", {1: {ALL_FAIL: 1.0, "rollout/dynamic_filter/drop_too_long": 1.0}}, module.ANOTHER_FILTER),
+        ("slime", {2: {ALL_FAIL: 1.0}, 4: {ALL_FAIL: 1.0}}, module.OTHER_STEPS),
         ("open-instruct", {1: {"batch/filtered_prompts": 1.0, "batch/total_prompts": 5.0}}, module.LOG_INCOMPLETE),
         ("gradscope", {1: {"num_sampled_groups": 3.0, "num_sampled_degenerate_groups": 1.0}}, module.LOG_INCOMPLETE),
         ("open-instruct", {1: {"scores": 1.0}, 3: {"batch/filtered_prompts": 1.0}}, module.NO_LINE),

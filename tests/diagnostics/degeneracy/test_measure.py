@@ -36,13 +36,10 @@ def test_hand_worked_run() -> None:
     assert report.relative_gap.value == pytest.approx(0.75 / (0.375**4 + 0.625**4) - 1)
     parts = report.gap_decomposition
     assert parts.between_prompts.undefined == parts.over_time.undefined
-    assert parts.over_time.undefined == (
-        "groups of 4 rollouts need 5 different prompts to tell p^G without bias, the log has 4"
-    )
-    assert [(row.step, row.num_groups, row.frac_reward_zero_std.value) for row in report.by_step] == [
-        (1, 2, 1.0),
-        (2, 2, 0.5),
-    ]
+    reason = "groups of 4 rollouts need 5 different prompts to tell p^G without bias, the log has 4"
+    assert parts.over_time.undefined == reason
+    rows = [(row.step, row.num_groups, row.frac_reward_zero_std.value) for row in report.by_step]
+    assert rows == [(1, 2, 1.0), (2, 2, 0.5)]
     assert report.pass_rate_origin == "the mean of this log over 4 groups"
     assert "3 of 4 groups (75.0 %" in findings_of(report)
     assert "1 all pass, 2 all fail" in findings_of(report)
@@ -62,7 +59,8 @@ def test_what_is_odd_of_advantages_and_ends_is_counted() -> None:
 @pytest.mark.parametrize(("advantages", "moves"), [((0.5, -0.5), True), ((0.0, 0.0), False), (None, False)])
 def test_a_critic_moves_groups_of_equal_rewards(advantages: tuple[float, ...] | None, moves: bool) -> None:
     """The rollouts of groups that advantages of single tokens move were signal lost."""
-    report = degeneracy_of_run(run_of(*(with_fields(one, token_advantages=advantages) for one in two_steps().groups)))
+    groups = [with_fields(group, token_advantages=advantages) for group in two_steps().groups]
+    report = degeneracy_of_run(run_of(*groups))
     assert report.has_other_baseline is moves
     assert report.num_moved == moves * report.num_dead
     assert any("Signal lost" in sentence for sentence in report.findings) is not moves
@@ -108,12 +106,12 @@ def test_fractional_rewards_are_tied_until_a_threshold_is_given() -> None:
     assert defined.pass_rate.value == 0.5
 
 
-def hidden(rewards: Callable[[int], list[float]], *, visits: int = 20, **more: Callable[[int], object]) -> str:
+def hidden(rewards: Callable[[int], list[float]], *, visits: int = 20, **fields: Callable[[int], object]) -> str:
     """The findings on a log in which 20 prompts return so often, by the rewards of each of its groups of 8."""
-    groups = [
-        group_of(rewards(n), step=n // 20, prompt=f"p{n % 20}", **{name: of(n) for name, of in more.items()})
-        for n in range(20 * visits)
-    ]
+    groups = []
+    for n in range(20 * visits):
+        options = {name: values(n) for name, values in fields.items()}
+        groups.append(group_of(rewards(n), step=n // 20, prompt=f"p{n % 20}", **options))
     report = degeneracy_of_run(run_of(*groups))
     return f"{findings_of(report)} {dead_group_advice(report)}"
 
@@ -134,7 +132,7 @@ def test_what_hides_dead_groups_is_said() -> None:
         "a filter has probably dropped dead groups": hidden(live),
         "next to nothing beside other groups": hidden(lambda n: [coin + 1e-4 * rng.random() for coin in coins(n)]),
         "; in 75 they differ by 1e-06 at most, next": hidden(
-            lambda n: [float(n % 8 * at % 7 > 2) if n % 4 else 1e-6 * at / 7 * (n % 16 > 0) for at in range(8)]
+            lambda n: [float(n % 8 * k % 7 > 2) if n % 4 else 1e-6 * k / 7 * (n % 16 > 0) for k in range(8)]
         ),
         "in 400 they differ by 1e-05 at most: what the trainer adds to the standard deviation": hidden(
             lambda n: [1e-5, 0.0] * 4
@@ -153,7 +151,7 @@ def test_what_hides_dead_groups_is_said() -> None:
         ),
         "or the log leaves out what fails, before": hidden(lambda n: [1.0] * 8),
         "Every rollout fails: look at the reward function": hidden(lambda n: [0.0] * 8),
-        "Every rollout has one and the same reward": hidden(lambda n: [0.5 + 1e-9 * at for at in range(8)]),
+        "Every rollout has one and the same reward": hidden(lambda n: [0.5 + 1e-9 * k for k in range(8)]),
         "40 of 400 groups have a multiple of the usual 8 rollouts": hidden(
             lambda n: [0.0, 1.0] * (8 if n % 20 < 2 else 4)
         ),
@@ -169,12 +167,12 @@ def test_what_hides_dead_groups_is_said() -> None:
 
 
 def test_copies_and_rows_that_repeat_are_told_before_the_share(tmp_path: Path) -> None:
-    for num_texts, more, first, advice in (
+    for num_texts, num_extra, first, advice in (
         (1, 0, "87.5 % of completions in groups of equal rewards repeat another", "Look at the sampler"),
         (8, 5, "Groups differ in size but have 8 different completions each: rows", "Keep each rollout once"),
         (8, 0, "20 of 20 groups", "Every rollout passes"),
     ):
-        rows = [(step, str(at % num_texts)) for step in range(20) for at in range(8 + step % 2 * more)]
+        rows = [(step, str(k % num_texts)) for step in range(20) for k in range(8 + step % 2 * num_extra)]
         lines = ({"step": step, "prompt": f"p{step % 4}", "completion": text, "reward": 1.0} for step, text in rows)
         report = degeneracy_of_run(read_run(write_lines(tmp_path / "log.jsonl", *lines)))
         assert (report.summary[0][: len(first)], dead_group_advice(report)[: len(advice)]) == (first, advice)
@@ -184,10 +182,10 @@ def test_copies_and_rows_that_repeat_are_told_before_the_share(tmp_path: Path) -
     ("sizes", "steps"), [((4, 4, 8, 8, 4), " at steps 3,4:"), ((4, 4, 4), ""), ((4, 4, 8, 6), ""), ((4, 8, 8), "")]
 )
 def test_steps_that_were_logged_twice_are_named(sizes: Sequence[int], steps: str) -> None:
-    groups = [group_of([0.0, 1.0], step=at, prompt=str(n)) for at, size in enumerate(sizes, 1) for n in range(size)]
+    groups = [group_of([0.0, 1.0], step=step, prompt=str(n)) for step, size in enumerate(sizes, 1) for n in range(size)]
     text = findings_of(degeneracy_of_run(run_of(*groups)))
     assert (f"There are twice the usual rollouts{steps}" in text) == bool(steps)
-    gap = [group_of([0.0, 1.0], step=at + 20 * (at > 10)) for at in range(30)]
+    gap = [group_of([0.0, 1.0], step=step + 20 * (step > 10)) for step in range(30)]
     assert "a multiple of the usual" not in text
     assert "Nothing was logged at steps 11 to 30." in findings_of(degeneracy_of_run(run_of(*gap)))
 
@@ -196,8 +194,8 @@ def test_steps_that_were_logged_twice_are_named(sizes: Sequence[int], steps: str
 def test_rollouts_of_few_steps_do_not_hide_what_was_logged_of_most(shares: Sequence[float], is_said: bool) -> None:
     metrics = {step: {"frac_reward_zero_std": share} for step, share in enumerate((1.0, *shares), start=1)}
     text = findings_of(degeneracy_of_run(run_of(group_of([1, 1], step=1), metrics=metrics)))
-    said = "The trainer logged 62.5 % at 2 other steps, of which there are no rollouts: the 100.0 % above is of 1 step."
-    assert (said in text, "other step" in text) == (is_said, is_said)
+    note = "The trainer logged 62.5 % at 2 other steps, of which there are no rollouts: the 100.0 % above is of 1 step."
+    assert (note in text, "other step" in text) == (is_said, is_said)
 
 
 def test_a_gap_is_no_multiple_of_a_prediction_that_large_groups_make_next_to_nothing() -> None:
@@ -248,10 +246,8 @@ def test_real_runs_count_as_their_trainer_did(
     assert report.frac_reward_zero_std.value == num_dead / 160
     assert report.frac_all_pass.value == (None if all_pass is None else all_pass / 160)
     assert report.frac_all_fail.value == (None if all_fail is None else all_fail / 160)
-    if reward is None:
-        assert [row.logged for row in report.by_step] == pytest.approx(
-            [row.frac_reward_zero_std.value for row in report.by_step], abs=1e-7
-        )
+    for row in report.by_step if reward is None else ():
+        assert row.logged == pytest.approx(row.frac_reward_zero_std.value, abs=1e-7)
 
 
 def test_reward_model_scores_leave_no_group_dead(shared_data: Path) -> None:
@@ -279,8 +275,8 @@ def test_trl_tests_batches_and_no_groups_under_some_arguments() -> None:
     metrics = {1: {"frac_reward_zero_std": 0.0}}
     assert "with scale_rewards = 'batch'" in findings_of(degeneracy_of_run(run_of(*groups, metrics=metrics)))
     for settings in ({"scale_rewards": "batch"}, {"multi_objective_aggregation": "normalize_then_sum"}):
-        known = run_of(*groups, metrics=metrics, settings=settings)
-        assert "the trainer logged another" not in findings_of(degeneracy_of_run(known))
+        named = run_of(*groups, metrics=metrics, settings=settings)
+        assert "the trainer logged another" not in findings_of(degeneracy_of_run(named))
 
 
 def test_a_step_whose_other_rollouts_lack_a_reward_was_not_logged_twice() -> None:
@@ -293,10 +289,9 @@ MIXED, DEAD = (1, 0, 1, 0), (0, 0, 0, 0)
 
 
 def rows(step: int, *groups: tuple[int, ...]) -> str:
-    result = [
-        {"step": step, "group_id": f"g{at}", "reward": reward} for at, group in enumerate(groups) for reward in group
-    ]
-    return "".join(json.dumps(row) + "\n" for row in result)
+    pairs = ((index, reward) for index, group in enumerate(groups) for reward in group)
+    lines = (json.dumps({"step": step, "group_id": f"g{index}", "reward": reward}) for index, reward in pairs)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def append(path: Path, text: str) -> Callable[[], None]:
@@ -332,7 +327,7 @@ def nothing() -> None:
 def followed(path: Path, *parts: Callable[[], None], notices: list[str] | None = None) -> list[tuple[int, int, float]]:
     notice = (notices if notices is not None else []).append
     writer = Writer(*parts)
-    pace = Pace(every=1.0, idle=3.0, sleep=writer.sleep, clock=lambda: writer.seconds)
+    pace = Pace(interval=1.0, idle=3.0, sleep=writer.sleep, clock=lambda: writer.seconds)
     steps = follow_degeneracy(path, pace=pace, notice=notice)
     return [(row.step, row.num_groups, row.frac_reward_zero_std.value or 0.0) for row in steps]
 
@@ -379,7 +374,7 @@ def test_reading_takes_at_most_half_of_the_time_once_the_log_was_read(tmp_path: 
 
     # the first two looks take 30 seconds, the third 1
     times = iter([0.0, 30.0, 32.0, 32.0, 62.0, 64.0, 92.0, 93.0, 95.0, 155.0])
-    pace = Pace(every=2.0, idle=60.0, sleep=sleep, clock=lambda: next(times))
+    pace = Pace(interval=2.0, idle=60.0, sleep=sleep, clock=lambda: next(times))
     assert [row.step for row in follow_degeneracy(log, pace=pace)] == [1, 2, 3]
     assert slept == [2.0, 2.0, 28.0, 2.0, 2.0]
 
@@ -387,8 +382,8 @@ def test_reading_takes_at_most_half_of_the_time_once_the_log_was_read(tmp_path: 
 @pytest.mark.parametrize(
     ("pace", "message"),
     [
-        (Pace(every=0.0), "--every is a positive number of seconds, got 0"),
-        (Pace(every=5.0, idle=2.0), "It cannot end after 2 seconds without growth and look every 5 seconds"),
+        (Pace(interval=0.0), "--every is a positive number of seconds, got 0"),
+        (Pace(interval=5.0, idle=2.0), "It cannot end after 2 seconds without growth and look every 5 seconds"),
     ],
 )
 def test_a_senseless_pace_is_refused(tmp_path: Path, pace: Pace, message: str) -> None:
@@ -410,10 +405,8 @@ def test_histogram_shows_the_ends_and_adds_up() -> None:
 def test_prediction_is_named_for_every_p() -> None:
     report = degeneracy_of_run(two_steps(), group_sizes=(8,), options=DegeneracyOptions(base_pass_rate="step"))
     assert "groups of 8 rollouts need 9 different prompts" in report.by_group_size[1].iid_prediction.undefined
-    assert [row.pass_rate_origin for row in report.predictions] == [
-        "the mean of each step",
-        "the mean of this log over 4 groups",
-    ]
+    origins = [row.pass_rate_origin for row in report.predictions]
+    assert origins == ["the mean of each step", "the mean of this log over 4 groups"]
     assert "need 5 different prompts" in report.iid_prediction.undefined
     assert report.predictions[0].iid_prediction == report.iid_prediction
     assert report.gap_decomposition.over_time == report.gap_decomposition.between_prompts == report.jensen_gap
@@ -421,16 +414,11 @@ def test_prediction_is_named_for_every_p() -> None:
 
 def test_larger_groups_are_forecast() -> None:
     rows = {row.group_size: row for row in degeneracy_of_run(beta_run(), group_sizes=(4, 16, 100)).by_group_size}
-    assert {size: row.method for size, row in rows.items()} == {
-        4: "unbiased",
-        8: "observed",
-        16: "forecast",
-        100: "forecast",
-    }
+    methods = {size: row.method for size, row in rows.items()}
+    assert methods == {4: "unbiased", 8: "observed", 16: "forecast", 100: "forecast"}
     assert rows[4].degeneracy.value > rows[8].degeneracy.value > rows[16].degeneracy.value
-    assert rows[16].jensen_gap.value == pytest.approx(
-        rows[16].degeneracy.value - rows[16].iid_prediction.value, abs=1e-12
-    )
+    gap = rows[16].degeneracy.value - rows[16].iid_prediction.value
+    assert rows[16].jensen_gap.value == pytest.approx(gap, abs=1e-12)
     assert rows[100].degeneracy.undefined == "G = 100 is more than 8 times the 8 samples of a prompt"
 
 
@@ -443,9 +431,8 @@ def test_target_names_a_size_and_an_amount_of_resampling() -> None:
     assert dead > 0.3
     assert larger.method == "forecast"
     assert larger.degeneracy.value <= 0.3
-    assert larger.tokens_per_group.value == pytest.approx(
-        larger.group_size * report.starvation.tokens_per_rollout.value
-    )
+    tokens = larger.group_size * report.starvation.tokens_per_rollout.value
+    assert larger.tokens_per_group.value == pytest.approx(tokens)
     below = degeneracy_of_run(run, group_sizes=(larger.group_size - 1,)).by_group_size[-1]
     assert below.degeneracy.value > 0.3
     assert resampling.rollouts_per_group.value == pytest.approx(8 * 0.7 / (1 - dead))

@@ -42,7 +42,7 @@ def a_run(advantages: np.ndarray | None = None, settings: Mapping[str, Any] | No
 
 
 def shares(report: DegeneracyReport, kind: str = "advantage_share") -> dict[str, float | None]:
-    return {one.name: getattr(one, kind).value for one in report.by_reward}
+    return {function.name: getattr(function, kind).value for function in report.by_reward}
 
 
 def expected(scale: np.ndarray) -> tuple[float, float]:
@@ -50,9 +50,8 @@ def expected(scale: np.ndarray) -> tuple[float, float]:
     advantage = scale * deviations(TOTAL)
     part = scale * deviations(CORRECT)
     tied = CORRECT.std(axis=1) == 0
-    return float((advantage * part).sum() / (advantage**2).sum()), float(
-        (advantage[tied] ** 2).sum() / (advantage**2).sum()
-    )
+    total = (advantage**2).sum()
+    return float((advantage * part).sum() / total), float((advantage[tied] ** 2).sum() / total)
 
 
 @pytest.mark.parametrize("kind", ["group", "batch", "none"])
@@ -66,20 +65,14 @@ def test_shares_are_of_the_advantage(kind: str, logged: bool) -> None:
         "none": np.ones((5, 1)),
     }[kind]
     scale[4] *= not logged  # a group that a trainer masked
-    run = (
-        a_run((0.01 * scale * deviations(TOTAL)).astype(np.float32), correct=CORRECT, length=LENGTH)
-        if logged
-        else a_run(settings={"scale_rewards": kind}, correct=CORRECT, length=LENGTH)
-    )
-    report = degeneracy_of_run(run)
-    of_correct, of_conflict = expected(scale)
-    assert shares(report) == {
-        "correct": pytest.approx(of_correct, rel=1e-4),
-        "length": pytest.approx(1 - of_correct, rel=1e-4),
-    }
+    advantages = (0.01 * scale * deviations(TOTAL)).astype(np.float32) if logged else None
+    settings = None if logged else {"scale_rewards": kind}
+    report = degeneracy_of_run(a_run(advantages, settings, correct=CORRECT, length=LENGTH))
+    correct_share, conflict_share = expected(scale)
+    assert shares(report) == pytest.approx({"correct": correct_share, "length": 1 - correct_share}, rel=1e-4)
     assert report.advantages_of == ("the logged advantages" if logged else f'the advantages of scale_rewards="{kind}"')
     conflict = report.reward_conflict
-    assert conflict.advantage_share.value == pytest.approx(of_conflict, rel=1e-4)
+    assert conflict.advantage_share.value == pytest.approx(conflict_share, rel=1e-4)
     assert (conflict.main, conflict.deciding, conflict.is_alone, conflict.num_groups) == ("correct", "length", True, 3)
     assert report.frac_reward_conflict.value == pytest.approx(3 / 5)
     assert bool(conflict.remedy) == (kind == "group")
@@ -100,7 +93,7 @@ def test_a_group_is_divided_by_the_deviation_of_its_own_size() -> None:
 
 def test_without_advantages_and_arguments_shares_are_of_reward_differences() -> None:
     report = degeneracy_of_run(a_run(correct=CORRECT, length=LENGTH))
-    assert {one.advantage_share.undefined for one in report.by_reward} == {NO_ADVANTAGES}
+    assert {function.advantage_share.undefined for function in report.by_reward} == {NO_ADVANTAGES}
     of_correct = float((deviations(TOTAL) * deviations(CORRECT)).sum() / (deviations(TOTAL) ** 2).sum())
     assert shares(report, "difference_share")["correct"] == pytest.approx(of_correct)
     assert report.reward_conflict.advantage_share.undefined == NO_ADVANTAGES
@@ -140,10 +133,10 @@ def test_verl_names_its_own_argument(scaled: bool) -> None:
 def test_weights_of_the_trainer_are_used() -> None:
     settings = {"reward_weights": [1.0, -0.01], "scale_rewards": "group"}
     report = degeneracy_of_run(a_run(settings=settings, correct=CORRECT, length=LENGTH))
-    assert {one.name: one.weight for one in report.by_reward} == {"correct": 1.0, "length": -0.01}
+    assert {function.name: function.weight for function in report.by_reward} == {"correct": 1.0, "length": -0.01}
     wrong = {"reward_weights": [1.0, 1.0], "scale_rewards": "group"}
     report = degeneracy_of_run(a_run(settings=wrong, correct=CORRECT, length=LENGTH))
-    assert {one.weight for one in report.by_reward} == {None}
+    assert {function.weight for function in report.by_reward} == {None}
     assert report.by_reward[0].advantage_share.undefined == "the weights of the functions are not known"
     assert report.frac_reward_conflict.undefined == "the reward is no weighted sum of the functions in the log"
 
@@ -155,8 +148,8 @@ def test_a_function_is_main_by_its_name_or_where_it_alone_is_of_zero_and_one() -
     assert named.reward_conflict.main == "accuracy"
     report = degeneracy_of_run(with_rewards(run, one=CORRECT.tolist(), two=tidy.tolist()))
     assert str(report.frac_reward_conflict.undefined).startswith("which of one, two should be learned is not known")
-    asked = degeneracy_of_run(with_rewards(run, one=CORRECT.tolist(), two=tidy.tolist()), reward="one")
-    assert asked.reward_conflict.main == "one"
+    chosen = degeneracy_of_run(with_rewards(run, one=CORRECT.tolist(), two=tidy.tolist()), reward="one")
+    assert chosen.reward_conflict.main == "one"
     graded = with_rewards(run, one=(2 * CORRECT).tolist(), two=(tidy - CORRECT).tolist())
     assert "--reward" in str(degeneracy_of_run(graded).frac_reward_conflict.undefined)
     graded, tidy = 2 * CORRECT, (RNG.random(CORRECT.shape) < 0.9).astype(float)
@@ -204,7 +197,7 @@ def test_functions_without_differences_or_values_have_no_share() -> None:
 def test_rewards_that_cannot_be_squared_have_no_share_and_no_correlation(large: float) -> None:
     """Of smaller ones the share is that of one function whose differences drown those of the other."""
     report = degeneracy_of_run(a_run(correct=CORRECT, length=-0.01 * LENGTH, beside=large * LENGTH))
-    (function,) = [one for one in report.by_reward if one.name == "beside"]
+    (function,) = [function for function in report.by_reward if function.name == "beside"]
     undefined = "rewards differ by more than can be squared"
     if large < 1e150:
         assert function.correlation["length"].value == pytest.approx(-1)
@@ -214,25 +207,30 @@ def test_rewards_that_cannot_be_squared_have_no_share_and_no_correlation(large: 
 
 
 def test_a_comparison_asks_how_often_the_main_reward_differs() -> None:
-    both = side_rewards(a_run(correct=CORRECT, length=LENGTH), "both")
-    alone = side_rewards(run_of(*(group_of(list(row), prompt=f"p{n}") for n, row in enumerate(CORRECT))), "alone")
-    assert both.frac_main_differs.value == alone.frac_main_differs.value == pytest.approx(2 / 5)
-    assert (both.frac_reward_zero_std.value, alone.frac_reward_zero_std.value) == (0.0, pytest.approx(3 / 5))
-    assert alone.conflict is None
+    weighted = side_rewards(a_run(correct=CORRECT, length=LENGTH), "both")
+    single = side_rewards(run_of(*(group_of(list(row), prompt=f"p{n}") for n, row in enumerate(CORRECT))), "alone")
+    assert weighted.frac_main_differs.value == single.frac_main_differs.value == pytest.approx(2 / 5)
+    assert (weighted.frac_reward_zero_std.value, single.frac_reward_zero_std.value) == (0.0, pytest.approx(3 / 5))
+    assert single.conflict is None
     graded = side_rewards(run_of(group_of([0.5, 0.7])), "graded")
     assert graded.frac_main_differs.undefined == "the log has no reward per function"
     assert side_rewards(run_of(group_of([1.0])), "single") is None
 
 
+def correlations(**functions: np.ndarray) -> dict[str, Any]:
+    report = degeneracy_of_run(a_run(correct=CORRECT, **functions), reward="correct")
+    return {function.name: function.correlation for function in report.by_reward}
+
+
 def test_of_many_functions_the_main_one_alone_is_correlated() -> None:
     many = {f"metric_{number}": RNG.random(CORRECT.shape) for number in range(40)}
-    by_name = {one.name: one for one in degeneracy_of_run(a_run(correct=CORRECT, **many), reward="correct").by_reward}
-    assert by_name["correct"].correlation.keys() == many.keys()
-    assert all(by_name[name].correlation.keys() == {"correct"} for name in many)
+    by_name = correlations(**many)
+    assert by_name["correct"].keys() == many.keys()
+    assert all(by_name[name].keys() == {"correct"} for name in many)
     few = {name: many[name] for name in list(many)[:3]}
-    alone = {one.name: one for one in degeneracy_of_run(a_run(correct=CORRECT, **few), reward="correct").by_reward}
-    assert by_name["correct"].correlation["metric_0"] == alone["correct"].correlation["metric_0"]
-    assert alone["metric_0"].correlation.keys() == {"correct", "metric_1", "metric_2"}
+    few_by_name = correlations(**few)
+    assert by_name["correct"]["metric_0"] == few_by_name["correct"]["metric_0"]
+    assert few_by_name["metric_0"].keys() == {"correct", "metric_1", "metric_2"}
 
 
 def test_enormous_rewards_and_functions_that_cancel_decide_nothing_and_stay_finite() -> None:
@@ -243,9 +241,8 @@ def test_enormous_rewards_and_functions_that_cancel_decide_nothing_and_stay_fini
     assert report.reward_conflict is None
     values = np.array([[1.0, 1.0], [1e308, 1e308], [0.0, 0.0], [1.0, 1e308]])
     two = np.array([[0.0, 1.0], [1e16, 0.5], [0.0, -1.0], [1.0, -1e308]])
-    groups = [
-        group_of(list(row), prompt=f"p{n % 3}", step=1 + n // 2) for n, row in enumerate(0.001 * values + 0.001 * two)
-    ]
+    totals = enumerate(0.001 * values + 0.001 * two)
+    groups = [group_of(list(row), prompt=f"p{n % 3}", step=1 + n // 2) for n, row in totals]
     report = degeneracy_of_run(with_rewards(run_of(*groups), one=values.tolist(), two=two.tolist()))
     shares = [function.difference_share for function in report.by_reward]
     assert all(share.undefined is not None or np.isfinite(share.ends).all() for share in shares)
