@@ -28,7 +28,7 @@ from gradscope.diagnostics.logged.policy import PARTS, absence_of
 from gradscope.diagnostics.logged.tokens import logged_part
 from gradscope.diagnostics.passk import measure as passk
 from gradscope.diagnostics.passk.comparison import Samples
-from gradscope.diagnostics.spike.measure import courses_of, metrics_at, outstanding_step
+from gradscope.diagnostics.spike.measure import logged_series, metrics_at, outstanding_step
 from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice
@@ -356,7 +356,7 @@ class MetricValues(Struct, kw_only=True):
     def _deviation(self, entry: Metric) -> MetricValue:
         """From the log alone; a number that is not finite is reported as such, wherever it was logged."""
         estimate, subject = furthest_deviation(self.run)
-        name, series = next(iter(courses_of(self.run).items()))
+        name, series = next(iter(logged_series(self.run).items()))
         gap = self._gap(name, series, self.run.every_step, "all") if estimate.is_defined else None
         return gap or MetricValue(
             estimate=estimate, subject=subject, hint=_explain_hint(entry.name), is_not_finite=not estimate.is_defined
@@ -494,7 +494,7 @@ def _is_catalog_row(row: object) -> bool:
 
 def furthest_deviation(run: Run) -> tuple[Estimate, str]:
     """How far the step that `gradscope spike` would choose stands out, and by which number, in words."""
-    logged = courses_of(run)
+    logged = logged_series(run)
     step, num_searched = outstanding_step(logged)
     metrics = metrics_at(logged, step, num_chosen_from=num_searched)
     broken = next((metric for metric in metrics if not metric.value.is_defined), None)

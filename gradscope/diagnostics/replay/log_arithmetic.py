@@ -31,7 +31,7 @@ _CLOSE = 1e-8  # a spread up to which TRL takes it for zero: PyTorch's isclose
 
 
 class StepBatch(Struct, frozen=True):
-    """What a trainer makes of the rewards of a step."""
+    """A trainer's numbers from the rewards of a step."""
 
     reward: float  # the mean that it logs
     advantages: Array  # in the order of the groups, [N]
@@ -43,7 +43,7 @@ class StepBatch(Struct, frozen=True):
 def _trl_batch(
     groups: Sequence[RolloutGroup], settings: TrainerSettings, rewards: Array | None = None
 ) -> StepBatch | Reason:
-    """What TRL makes of a step; ``rewards``, [N], stand for those of the log."""
+    """TRL's numbers of a step; ``rewards``, [N], stand for those of the log."""
     scale = TRL_SCALES.get(str(settings.get("scale_rewards", "group")))
     aggregation = str(settings.get("multi_objective_aggregation", "sum_then_normalize"))
     if scale is None:
@@ -81,7 +81,7 @@ def _summed_first(rewards: Array, sizes: Sequence[int], scale: str) -> StepBatch
     for size in set(sizes):
         rows = np.flatnonzero(sizes_of_rows == size)
         groups = rewards[rows].reshape(-1, size)
-        means[rows], spreads[rows] = (np.repeat(each, size) for each in (mean(groups, axis=1), _spread(groups)))
+        means[rows], spreads[rows] = np.repeat(mean(groups, axis=1), size), np.repeat(_spread(groups), size)
     if scale == "batch":
         spreads = np.full(len(rewards), _spread(rewards[None])[0])
     advantages = rewards - means
@@ -93,7 +93,7 @@ def _summed_first(rewards: Array, sizes: Sequence[int], scale: str) -> StepBatch
 
 
 def _left_one_out(rewards: Array, sizes: Sequence[int], settings: TrainerSettings) -> StepBatch:
-    """RLOOTrainer's: a rollout's reward less the mean of the others of its group."""
+    """RLOOTrainer's advantages: a rollout's reward less the mean of the others of its group."""
     unknown = Reason("loss_not_on_disk", _KL_IN_REWARDS) if settings.get("beta", 0.05) else None
     limits = settings.get("reward_clip_range", (None, None))
     groups = np.split(np.clip(rewards, *limits), np.cumsum(sizes)[:-1])
@@ -141,13 +141,13 @@ def _trainer_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) ->
     unknown = formula if isinstance(formula, Reason) else None
     parts = [np.full(len(part), np.nan) if isinstance(formula, Reason) else formula(part) for part in rewards]
     dead = [np.full(len(part), all_equal(part.tolist()), dtype=np.float64) for part in rewards]
-    reward, frac_zero_std = (float(np.mean(np.concatenate(each))) for each in (rewards, dead))
+    reward, frac_zero_std = (float(np.mean(np.concatenate(values))) for values in (rewards, dead))
     return StepBatch(reward, np.concatenate(parts), frac_zero_std, name, unknown)
 
 
 def _verl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
-    """``algorithm.adv_estimator=grpo``; a rollout alone in its group keeps its reward."""
-    named = settings.lookup("algorithm.adv_estimator")
+    """``algorithm.adv_estimator=grpo``; the only rollout of a group keeps its reward."""
+    named = settings.at("algorithm.adv_estimator")
     estimator = str(named or "gae")
     scaled = bool(settings.lookup("algorithm.norm_adv_by_std_in_grpo", True))
     if settings.lookup("algorithm.use_kl_in_reward", False):
@@ -158,13 +158,13 @@ def _verl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
     if estimator != "grpo":
         return estimator, Reason("loss_unknown", f"adv_estimator {estimator!r} has no rule here")
 
-    def of_group(rewards: Array) -> Array:
+    def formula(rewards: Array) -> Array:
         if len(rewards) == 1:
             return rewards / (1 + _VERL_EPSILON) if scaled else rewards
         centered = rewards - rewards.mean()
         return np.asarray(centered / (rewards.std(ddof=1) + _VERL_EPSILON) if scaled else centered)
 
-    return "verl's grpo of its group", of_group
+    return "verl's grpo of its group", formula
 
 
 def _prime_rl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
@@ -176,15 +176,19 @@ def _prime_rl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
 
 def _nemo_rl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
     """``grpo.adv_estimator``: baseline and spread of the others of the group, or of all."""
-    name = str(settings.lookup("grpo.adv_estimator.name", "grpo"))
-    leave_one_out, scaled = _of_grpo(settings, "use_leave_one_out_baseline"), _of_grpo(settings, "normalize_rewards")
+    name = str(settings.at("grpo.adv_estimator.name", "grpo"))
+    # arguments of the estimator, or of ``grpo`` in older releases; both are true by default
+    leave_one_out, scaled = (
+        bool(settings.get(f"grpo.adv_estimator.{key}", settings.get(f"grpo.{key}", True)))
+        for key in ("use_leave_one_out_baseline", "normalize_rewards")
+    )
     if name != "grpo":
         return name, Reason("loss_unknown", f"adv_estimator {name!r} has no rule here")
     for section in ("reward_shaping", "reward_scaling"):
         if settings.get(f"grpo.{section}.enabled", False):
             return name, Reason("loss_unknown", f"rewards went through grpo.{section}, which has no rule here")
 
-    def of_group(rewards: Array) -> Array:
+    def formula(rewards: Array) -> Array:
         size = len(rewards) - int(leave_one_out)
         if len(rewards) <= 1:
             return np.zeros_like(rewards)
@@ -196,12 +200,7 @@ def _nemo_rl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
         spread = np.sqrt(np.clip((square - mean**2) * size / (size - 1), 0.0, None))
         return np.where(spread > 0, centered / (spread + _NEMO_EPSILON), centered)
 
-    return "NeMo-RL's grpo of its group", of_group
-
-
-def _of_grpo(settings: TrainerSettings, name: str) -> bool:
-    """An argument of the estimator, or of ``grpo`` where older releases have it; both are true by default."""
-    return bool(settings.get(f"grpo.adv_estimator.{name}", settings.get(f"grpo.{name}", True)))
+    return "NeMo-RL's grpo of its group", formula
 
 
 _FORMULAS: Mapping[str, Callable[[TrainerSettings], tuple[str, Formula | Reason]]] = {
@@ -255,9 +254,7 @@ def batch_of_step(run: Run, measured: MeasuredStep) -> StepBatch | Reason:
         return run.notes[measured.step]
     unscored = any(reward is None for group in measured.groups for reward in group.rewards)
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
-    if any(
-        rollout.reward is None and any(part is not None for part in rollout.rewards.values()) for rollout in rollouts
-    ):
+    if any(rollout.reward is None and {*rollout.rewards.values()} - {None} for rollout in rollouts):
         text = "reward functions share a name, and the table has one column for them"
         return Reason("rewards_missing", text, hint="Give each function a __name__ of its own in the next run.")
     if unscored and (not run.trained_by_trl or run.settings.get("advantage")):
@@ -310,9 +307,9 @@ def replay_zero_std(run: Run, measured: MeasuredStep, batch: StepBatch | Reason)
         return refused(name, logged)
     if not run.trained_by_trl or run.settings.get("sampling") == "reallocated":
         dead = [all_equal([reward for reward in group.rewards if reward is not None]) for group in measured.groups]
-        of_groups = _compare(name, float(np.mean(dead)), logged, run.half_unit(measured.step, name))
-        if of_groups[0].verdict == "match":
-            return of_groups
+        by_group = _compare(name, float(np.mean(dead)), logged, run.half_unit(measured.step, name))
+        if by_group[0].verdict == "match":
+            return by_group
     sizes = np.cumsum([group.size for group in _rounded_alive(run, measured)])
     num_alive = (batch.frac_zero_std - logged) * sum(group.size for group in measured.groups)
     if np.any(np.abs(sizes - num_alive) <= LOG_TOLERANCE * sizes):
@@ -326,7 +323,7 @@ def replay_zero_std(run: Run, measured: MeasuredStep, batch: StepBatch | Reason)
 
 
 def _or_unknown(run: Run, outcome: Outcome, argument: str) -> Outcome:
-    """The outcome, where it is a mismatch that an argument of TRL's may make only if the arguments are known."""
+    """The outcome; unknown arguments excuse a mismatch that one of TRL's may make."""
     quantity, *numbers = outcome
     if quantity.verdict != "mismatch" or run.settings.origin is not None or not run.trained_by_trl:
         return outcome
@@ -382,28 +379,27 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
     rounded = {group.group_id for group in _rounded_alive(run, measured)}
     exact = np.array([group.group_id not in rounded for group in measured.groups for _ in group.rollouts])
     logged = np.where(np.isnan(logged), value, logged)
-    off_by = np.abs(value - logged)
-    largest = float(np.max(off_by[exact], initial=0.0))
+    difference = np.abs(value - logged)
+    largest = float(np.max(difference[exact], initial=0.0))
     size = float(np.mean(np.abs(value)))
     if largest <= LOG_TOLERANCE:
-        noise, most = float(np.max(off_by[~exact], initial=0.0)), float(np.max(np.abs(value), initial=0.0))
-        text = None if noise <= LOG_TOLERANCE else _noise(int(np.sum(~exact)), noise, most)
+        noise, highest = float(np.max(difference[~exact], initial=0.0)), float(np.max(np.abs(value), initial=0.0))
+        text = None if noise <= LOG_TOLERANCE else _noise(int(np.sum(~exact)), noise, highest)
         return Quantity(name="advantage", verdict="match", cause=text), size, largest
-    if (as_logged := _as_rounded(rollouts, logged, largest, size)) is not None:
-        return as_logged
-    off = f"{largest:.2g}"
+    if (rounded_outcome := _as_rounded(rollouts, logged, largest, size)) is not None:
+        return rounded_outcome
     is_named = not {"scale_rewards", "reward_clip_range", "advantage", "trainer"}.isdisjoint(run.settings.values)
     if run.settings.origin is not None and not (run.trained_by_trl or is_named):
-        return _of_a_script(run, measured.groups, batch, logged, largest)
+        return _script_advantages(run, measured.groups, batch, logged, largest)
     if run.settings.origin is None:
-        text = f"the advantage formula is not in the folder, and the trainer's default is {off} off"
+        text = f"the advantage formula is not in the folder, and the trainer's default is {largest:.2g} off"
         return refused("advantage", Reason("settings_unknown", text), size, largest)
     name = f"{named} of its group" if named else batch.name
     if math.isinf(run.metrics.get(measured.step, {}).get("reward", 0.0)):
-        text = f"an advantage differs from {name} by {off}: a reward was infinite, as the logged mean is"
+        text = f"an advantage differs from {name} by {largest:.2g}: a reward was infinite, as the logged mean is"
         hint = "Look at the reward functions: advantages of an infinite reward are no numbers."
         return refused("advantage", Reason("not_finite", text, hint=hint), size, largest)
-    text, hint = f"an advantage differs from {name} by {off}", ""
+    text, hint = f"an advantage differs from {name} by {largest:.2g}", ""
     if not (named or run.settings.get("trainer")) and (other := _other_arguments(run, measured, logged)):
         text, hint = f"{text}; they are those of {other}", "Give the arguments that the run had with --run-config."
     return refused("advantage", Reason("log_differs", text, hint=hint), size, largest)
@@ -413,21 +409,24 @@ _NAME_FORMULA = "Give scale_rewards with --run-config, or the formula with --adv
 _OPPOSED = -0.8  # cosine of advantages with those of TRL below which their sign is the other one
 
 
-def _of_a_script(run: Run, groups: Sequence[RolloutGroup], batch: StepBatch, logged: Array, off_by: float) -> Outcome:
+def _script_advantages(
+    run: Run, groups: Sequence[RolloutGroup], batch: StepBatch, logged: Array, difference: float
+) -> Outcome:
     """Advantages of a formula that no argument names: that of another scale, or none that is known."""
     size = float(np.mean(np.abs(batch.advantages)))
     for scale in ("none", "batch"):
         other = _trl_batch(groups, run.settings.with_values({"scale_rewards": scale}))
-        if isinstance(other, StepBatch) and (off := float(np.max(np.abs(other.advantages - logged)))) <= LOG_TOLERANCE:
+        largest = float(np.max(np.abs(other.advantages - logged))) if isinstance(other, StepBatch) else math.inf
+        if largest <= LOG_TOLERANCE:
             text = f"they are those of scale_rewards = {scale}, which the arguments do not name"
-            return Quantity(name="advantage", verdict="match", cause=text), float(np.mean(np.abs(logged))), off
+            return Quantity(name="advantage", verdict="match", cause=text), float(np.mean(np.abs(logged))), largest
     parts = np.split(logged, np.cumsum([group.size for group in groups])[:-1])
     centred = np.concatenate([part - part.mean() for part in parts])
     if batch.advantages @ centred < _OPPOSED * np.linalg.norm(batch.advantages) * np.linalg.norm(centred):
         text = "advantages fall where rewards rise: they have the sign of a loss, or are not of these rewards"
-        return refused("advantage", Reason("log_differs", text), size, off_by)
-    text = f"the advantage formula is not in the folder, and the trainer's default is {off_by:.2g} off"
-    return refused("advantage", Reason("settings_unknown", text, hint=_NAME_FORMULA), size, off_by)
+        return refused("advantage", Reason("log_differs", text), size, difference)
+    text = f"the advantage formula is not in the folder, and the trainer's default is {difference:.2g} off"
+    return refused("advantage", Reason("settings_unknown", text, hint=_NAME_FORMULA), size, difference)
 
 
 def _other_arguments(run: Run, measured: MeasuredStep, logged: Array) -> str:
@@ -468,13 +467,13 @@ def _solutions(residual: Callable[[Array], Array], start: Array) -> Iterator[lis
         return
     numbers, norm = start, np.linalg.norm
     for _ in range(_ROUNDS):
-        off, shifts = residual(numbers), _SHIFT * np.eye(len(start))
-        slopes = np.column_stack([(residual(numbers + shift) - off) / _SHIFT for shift in shifts])
+        error, shifts = residual(numbers), _SHIFT * np.eye(len(start))
+        slopes = np.column_stack([(residual(numbers + shift) - error) / _SHIFT for shift in shifts])
         if not np.isfinite(slopes).all():
             return
-        change, _, rank, _ = np.linalg.lstsq(slopes, -off, rcond=_SHIFT)
+        change, _, rank, _ = np.linalg.lstsq(slopes, -error, rcond=_SHIFT)
         tried = (numbers + change / 2.0**halvings for halvings in range(_ROUNDS))
-        numbers = next((near for near in tried if norm(residual(near)) <= norm(off)), numbers)
+        numbers = next((near for near in tried if norm(residual(near)) <= norm(error)), numbers)
     rounded = [numbers.round(digits) + 0.0 for digits in range(7)] if rank == len(start) else []
     yield from (near.tolist() for near in rounded if np.abs(residual(near)).max() <= LOG_TOLERANCE)
 
@@ -482,25 +481,27 @@ def _solutions(residual: Callable[[Array], Array], start: Array) -> Iterator[lis
 _ROUNDS, _SHIFT = 20, 1e-6
 
 
-def _as_rounded(rollouts: Sequence[Rollout], logged: Array, off_by: float, size: float) -> Outcome | None:
+def _as_rounded(rollouts: Sequence[Rollout], logged: Array, difference: float, size: float) -> Outcome | None:
     """Advantages that were logged with few digits, where none is further off than that; None of others."""
     half = half_digit(rollout.advantage or 0.0 for rollout in rollouts)
-    if off_by > half * (1 + LOG_TOLERANCE) + LOG_TOLERANCE:
+    if difference > half * (1 + LOG_TOLERANCE) + LOG_TOLERANCE:
         return None
     text = f"the log has advantages to {2 * half:g}, as they were rounded"
     if half > COARSE * float(np.max(np.abs(logged))):
-        return refused("advantage", Reason("precision", text, hint=LOG_DIGITS), size, off_by)
-    return Quantity(name="advantage", verdict="match", cause=text), size, off_by
+        return refused("advantage", Reason("precision", text, hint=LOG_DIGITS), size, difference)
+    return Quantity(name="advantage", verdict="match", cause=text), size, difference
 
 
 def half_digit(advantages: Iterable[float]) -> float:
     """Half of the last digit that advantages were logged with; 0.0 where they have those of float32, or are exact."""
-    most, last = written_digits(advantage for advantage in advantages if not (1024 * advantage).is_integer())
-    return 0.5 * 10.0**last if 0 < most < FLOAT32_DIGITS else 0.0
+    number, last = written_digits(advantage for advantage in advantages if not (1024 * advantage).is_integer())
+    return 0.5 * 10.0**last if 0 < number < FLOAT32_DIGITS else 0.0
 
 
-def _noise(num_rollouts: int, noise: float, most: float) -> str:
-    share = f"{noise / most:.2g} of what the largest advantage makes of the same rollout" if most else "the whole step"
+def _noise(num_rollouts: int, noise: float, largest: float) -> str:
+    share = "the whole step"
+    if largest:
+        share = f"{noise / largest:.2g} of what the largest advantage makes of the same rollout"
     return (
         f"{num_rollouts} rollouts of equal rewards have advantages of up to {noise:.2g} where 0 is exact: {_ROUNDED}. "
         f"Their gradient is noise: {share}"
@@ -528,25 +529,24 @@ def _formulated(name: str, groups: Sequence[RolloutGroup], settings: TrainerSett
         return np.concatenate(gdpo(np.split(functions.table, np.cumsum(sizes)[:-1]), functions.weights))
     if scope == "length":
         ids = [[rollout.completion_ids for rollout in group.rollouts] for group in groups]
-        if any(completion is None for of_group in ids for completion in of_group):
-            return Reason(
-                "ids_missing", f"{name} needs the lengths of completions, and their token ids were not logged"
-            )
-        lengths = [np.array([len(completion or ()) for completion in of_group], dtype=float) for of_group in ids]
+        if any(None in group_ids for group_ids in ids):
+            text = f"{name} needs the lengths of completions, and their token ids were not logged"
+            return Reason("ids_missing", text)
+        lengths = [np.array([len(completion or ()) for completion in group_ids], dtype=float) for group_ids in ids]
         return np.concatenate([optimal_advantages(r, length) for r, length in zip(rewards, lengths, strict=True)])
     return np.concatenate(compute_step_advantages(name, rewards))
 
 
-def further_steps(run: Run) -> int:
+def num_norms_alone(run: Run) -> int:
     """How many steps have a norm that no rollouts of the log belong to."""
     return len({*run.step_metrics.series("grad_norm")[0].tolist()} - {*run.updates, *run.notes})
 
 
 def without_rollouts(run: Run) -> Iterator[str]:
-    """That a script logged further norms."""
-    if run.source.format == "generic" and (further := further_steps(run)):
-        again = "; if their updates used a batch again, num_iterations says so"
+    """That a script logged norms of steps without rollouts."""
+    if run.source.format == "generic" and (number := num_norms_alone(run)):
+        reuse = "; if their updates used a batch again, num_iterations says so"
         yield (
-            f"The log has a grad_norm at {counted(further, 'further step')} without rollouts"
-            f"{again * (run.settings.updates_per_batch == 1)}."
+            f"The log has a grad_norm at {counted(number, 'further step')} without rollouts"
+            f"{reuse * (run.settings.updates_per_batch == 1)}."
         )

@@ -46,7 +46,7 @@ from gradscope.diagnostics.replay.mismatch import (
     fit_of,
     fit_temperature,
     inferred,
-    why_off,
+    why_unmet,
     without_chance,
 )
 from gradscope.estimate import Estimate
@@ -88,58 +88,50 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
         cause = f"the trainer logged {non_finite_word(logged)}, and the recomputed norm is {value:.6g}"
         return refused(NORM, Reason("not_finite", cause), value)
     error = abs(value - logged) / abs(logged) if logged else abs(value)
-    off = (
-        f"the recomputed norm is {in_two_digits(error)} off"
-        if logged
-        else f"the log has 0, the recomputed norm is {value:.6g}"
-    )
+    text = f"the log has 0, the recomputed norm is {value:.6g}"
+    if logged:
+        text = f"the recomputed norm is {in_two_digits(error)} off"
     if max(value, abs(logged)) <= step_norm.floor:
         return refused(NORM, Reason("no_gradient", _why_zero(measured)), value)  # an error of 0 would read as a match
-    off_by, within = abs(value - logged), max(tolerance * abs(logged), step_norm.floor)
-    if off_by <= within:
+    difference, allowed = abs(value - logged), max(tolerance * abs(logged), step_norm.floor)
+    if difference <= allowed:
         return Quantity(name=NORM, verdict="match", cause=_caveats(run, measured, step_norm)), value, error
     half_unit = run.half_unit(measured.step, NORM)
-    if off_by <= within + half_unit:
+    if difference <= allowed + half_unit:
         rounded = f"the log has the norm to {in_two_digits(half_unit / abs(logged))}, as it was rounded"
         if half_unit > COARSE * abs(logged):
             return refused(NORM, Reason("precision", rounded, hint=LOG_DIGITS), value, error)
         notes = [rounded, _caveats(run, measured, step_norm)]
         return Quantity(name=NORM, verdict="match", cause="; ".join(filter(None, notes))), value, error
-    if rounded_advantages := _rounded_advantages(measured, step_norm, off_by):
-        return refused(NORM, Reason("precision", rounded_advantages, hint=LOG_DIGITS), value, error)
+    half = half_digit(rollout.advantage or 0.0 for group in measured.groups for rollout in group.rollouts)
+    if half and difference <= half * step_norm.floor / ROUNDING_FLOOR:
+        rounded = f"the logged advantages are rounded to {2 * half:g}, which may move the norm further than it is off"
+        return refused(NORM, Reason("precision", rounded, hint=LOG_DIGITS), value, error)
     if step_norm.trained is not None:
         return _judge_reduced(run, measured, step_norm, step_norm.trained, logged, error)
-    return refused(NORM, why_off(run, measured, step_norm, off), value, error)
-
-
-def _rounded_advantages(measured: inputs.MeasuredStep, step_norm: StepNorm, off: float) -> str | None:
-    """That a norm is off by no more than the rounding of the logged advantages may be."""
-    half = half_digit(rollout.advantage or 0.0 for group in measured.groups for rollout in group.rollouts)
-    if not half or off > half * step_norm.floor / ROUNDING_FLOOR:
-        return None
-    return f"the logged advantages are rounded to {2 * half:g}, which may move the norm further than it is off"
+    return refused(NORM, why_unmet(run, measured, step_norm, text), value, error)
 
 
 def replay_texts(norm: StepNorm) -> Outcome:
     """Texts that are not of their ids: the norm is of the ids."""
     rows = ", ".join(map(str, norm.other_texts[:8]))
-    which = f"{len(norm.other_texts)} of {norm.num_rollouts} completions"
-    text = f"the texts of {which} are not those of their ids, row {rows}"
+    number = f"{len(norm.other_texts)} of {norm.num_rollouts}"
+    text = f"the texts of {number} completions are not those of their ids, row {rows}"
     return refused("completion", Reason("texts_differ", text))
 
 
 def _judge_reduced(
     run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, trained: TrainedNorms, logged: float, error: float
 ) -> Outcome:
-    within, value = trained.told_within, trained.mean
-    is_near = abs(value - logged) <= WELL_BEYOND * within * value
+    tolerance, value = trained.told_within, trained.mean
+    is_near = abs(value - logged) <= WELL_BEYOND * tolerance * value
     if trained.num_ties and is_near:
         ties = (
             f"the entropies of {trained.num_ties} tokens lie within rounding of top_entropy_quantile: as these are "
-            f"masked, the norm moves by {in_two_digits(within)}, and the logged one is {in_two_digits(error)} off"
+            f"masked, the norm moves by {in_two_digits(tolerance)}, and the logged one is {in_two_digits(error)} off"
         )
         return refused(NORM, Reason("entropy_ties", ties), value, error)
-    spread = f"the spread of {trained.dtype} over orders of the rollouts, {in_two_digits(within)}"
+    spread = f"the spread of {trained.dtype} over orders of the rollouts, {in_two_digits(tolerance)}"
     unnamed = [name for name in ("bf16", "per_device_train_batch_size") if run.settings.get(name) is None]
     is_guess = trained.dtype != "float32" and "bf16" in unnamed and run.settings.origin is not None
     spread += " (whether it computed so is not in the arguments)" if is_guess else ""
@@ -150,7 +142,7 @@ def _judge_reduced(
             return refused(NORM, Reason("precision", text, "Give bf16 with --run-config."), value, error)
         notes = [f"within {spread}", _caveats(run, measured, step_norm)]
         return Quantity(name=NORM, verdict="match", cause="; ".join(note for note in notes if note)), value, error
-    off = f"the recomputed norm is {in_two_digits(error)} off, beyond {spread}"
+    difference = f"the recomputed norm is {in_two_digits(error)} off, beyond {spread}"
     if trained.is_vague and is_near:
         vague = f"{spread}, is so wide that other weights or ids may give the logged norm, too"
         return refused(NORM, Reason("precision", vague), value, error)
@@ -158,9 +150,11 @@ def _judge_reduced(
     if is_close and run.settings.origin is not None and not step_norm.num_inferred_ids:
         hint = "Replay on the device that trained to settle it." if trained.dtype == "float32" else ""
         hint = f"Give {' and '.join(unnamed)} with --run-config." if unnamed and not hint else hint
-        closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it", hint)
+        closer = Reason(
+            "precision", f"{difference}, but not beyond what another device's arithmetic may shift it", hint
+        )
         return refused(NORM, closer, value, error)
-    return refused(NORM, why_off(run, measured, step_norm, off), value, error)
+    return refused(NORM, why_unmet(run, measured, step_norm, difference), value, error)
 
 
 def _without_guess(run: Run, measured: inputs.MeasuredStep) -> inputs.MeasuredStep:
@@ -194,7 +188,7 @@ def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> st
     if measured.loss is not None and measured.loss.resumed:
         notes.append("training was resumed before this step, as no file says and the norm shows")
     used = (measured.weights, *(measured.loss.weights if measured.loss else ()))
-    if resumed := next((of.path.name for of in used if of is not None and of.kept_from is not None), ""):
+    if resumed := next((saved.path.name for saved in used if saved and saved.kept_from is not None), ""):
         notes.append(
             f"training was resumed from {resumed} without the tensors that it has under other names than the model, "
             "which Transformers skips: as the norm shows, they began again as before the first update"
@@ -214,18 +208,18 @@ def logprob_difference(groups: Sequence[RolloutGroup], recomputed: Sequence[np.n
     """|logged - recomputed| over a step's sampled tokens; None where no log-probabilities of exact ids were logged."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     differences = [
-        np.abs(np.asarray(rollout.logprobs, dtype=np.float64) - own)[rollout.counted(len(own))]
-        for rollout, own in zip(rollouts, recomputed, strict=True)
-        if rollout.logprobs is not None and len(rollout.logprobs) == len(own)
+        np.abs(np.asarray(rollout.logprobs, dtype=np.float64) - ours)[rollout.counted(len(ours))]
+        for rollout, ours in zip(rollouts, recomputed, strict=True)
+        if rollout.logprobs is not None and len(rollout.logprobs) == len(ours)
     ]
-    every = np.concatenate([np.zeros(0), *differences])
-    if not every.size or not np.all(np.isfinite(every)):
+    tokens = np.concatenate([np.zeros(0), *differences])
+    if not tokens.size or not np.all(np.isfinite(tokens)):
         return None
     return LogprobDifference(
-        num_tokens=int(every.size),
-        mean=float(every.mean()),
-        max=float(every.max()),
-        frac_beyond=float(np.mean(every > LOGPROB_BOUND)),
+        num_tokens=int(tokens.size),
+        mean=float(tokens.mean()),
+        max=float(tokens.max()),
+        frac_beyond=float(np.mean(tokens > LOGPROB_BOUND)),
         bound=LOGPROB_BOUND,
     )
 
@@ -234,17 +228,17 @@ _CARRIED = ("device", "dtype", "precision", "batch_tokens")  # engine options th
 
 
 def equivalent_check(path: str | Path, steps: Sequence[int] | None, read: ReadOptions, engine: EngineOptions) -> str:
-    """The ``gradscope check`` command, a line for a shell, that asks what a replay of these steps (None: of all) does.
+    """The ``gradscope check`` command, a line for a shell, for a replay of these steps (None: of all).
 
     >>> equivalent_check("my-run", (1, 2, 3, 6), ReadOptions(), EngineOptions())
     "gradscope check my-run --require 'frac_replay_mismatch@1:3,6 == 0'"
     """
     ends = f":{steps[0]}" if steps is not None and len(steps) == 1 else ""  # a bare number is a budget
     selector = "" if steps is None else f"@{as_ranges(steps)}{ends}"
-    carried, defaults = options_of(EngineOptions), EngineOptions()
-    values = {name: getattr(engine, name) for name in _CARRIED}
-    of_engine = [(carried[name].flags[0], str(of)) for name, of in values.items() if of != getattr(defaults, name)]
-    options = [word for flag, value in (*read.spelled(), *of_engine) for word in (flag, value)]
+    flags, defaults = options_of(EngineOptions), EngineOptions()
+    changed = [name for name in _CARRIED if getattr(engine, name) != getattr(defaults, name)]
+    engine_options = [(flags[name].flags[0], str(getattr(engine, name))) for name in changed]
+    options = [word for flag, value in (*read.spelled(), *engine_options) for word in (flag, value)]
     return shlex.join(["gradscope", "check", str(path), *options, "--require", f"frac_replay_mismatch{selector} == 0"])
 
 
@@ -277,15 +271,15 @@ def replay_run(
     for measured in inputs.measure_steps(run, chosen, engine, progress, bound_rounding=True, norms_alone=True):
         replayed.append(replay_step(run, measured, tolerance))
         described += [measured.recomputed.described] if measured.recomputed else []
-    again = replace(engine, unfinished=None)  # of other arguments, which are not to be kept
-    replayed = _in_one_precision(run, replayed, again, tolerance, progress)
-    fit = _fit_with_kl(run, replayed, again, tolerance, progress) or fit_of(run, replayed)
-    fit = fit or fit_temperature(run, replayed, again, progress)
+    uncached = replace(engine, unfinished=None)  # other arguments are tried
+    replayed = _in_one_precision(run, replayed, uncached, tolerance, progress)
+    fit = _fit_with_kl(run, replayed, uncached, tolerance, progress) or fit_of(run, replayed)
+    fit = fit or fit_temperature(run, replayed, uncached, progress)
     report = replay_report(run, replayed, described, tolerance, fit)
     if tolerance != GRAD_NORM_TOLERANCE:
         return report
-    asked = None if steps is None else chosen
-    return replace(report, equivalent_check=equivalent_check(path, asked, read or ReadOptions(), engine))
+    check = equivalent_check(path, None if steps is None else chosen, read or ReadOptions(), engine)
+    return replace(report, equivalent_check=check)
 
 
 def _in_one_precision(
@@ -299,19 +293,19 @@ def _in_one_precision(
         return list(steps)
     run = replace(run, settings=run.settings.with_values({"bf16": False}))
     measured = inputs.measure_steps(run, guessed, engine, progress, bound_rounding=True, norms_alone=True)
-    again = {step.step: replay_step(run, step, tolerance) for step in measured}
-    return [again.get(step.step, step) for step in steps]
+    replayed = {step.step: replay_step(run, step, tolerance) for step in measured}
+    return [replayed.get(step.step, step) for step in steps]
 
 
 def _fit_with_kl(
     run: Run, steps: Sequence[StepReplay], engine: EngineOptions, tolerance: float, progress: ProgressCallback
 ) -> Fit | None:
     """The ``beta`` that the logged norms fit, where TRL logged a ``kl`` and the arguments have no KL term."""
-    off = [of.step for of in steps if of.verdict_on(NORM) == "mismatch" and run.metrics[of.step].get("kl")]
-    if not off or not run.trained_by_trl or run.settings.get("beta") or run.settings.are_of_rloo:
+    unmet = [step.step for step in steps if step.verdict_on(NORM) == "mismatch" and run.metrics[step.step].get("kl")]
+    if not unmet or not run.trained_by_trl or run.settings.get("beta") or run.settings.are_of_rloo:
         return None
     run = replace(run, settings=run.settings.with_values({"beta": 1.0}))
-    measured = inputs.measure_steps(run, off[:TRIED], engine, progress, bound_rounding=True, norms_alone=True)
+    measured = inputs.measure_steps(run, unmet[:TRIED], engine, progress, bound_rounding=True, norms_alone=True)
     fit = fit_of(run, [replay_step(run, step, tolerance) for step in measured])
     return None if fit is None else replace(fit, stated=0.0)
 
@@ -323,15 +317,15 @@ def replay_report(
     tolerance: float = GRAD_NORM_TOLERANCE,
     fit: Fit | None = None,
 ) -> ReplayReport:
-    """A verdict per step and quantity; ``described`` is how the engine computed the steps that were recomputed."""
+    """A verdict per step and quantity; ``described`` are the engine's facts of the recomputed steps."""
     # a KL term is in no default, and does nothing before the first update; TRL logs it wherever it is
     no_kl = not run.step_metrics.series("kl")[1].any() and (run.trained_by_trl or run.settings.get("beta") == 0)
     for name, open_for in (("advantage", _DEFAULTS), (NORM, (*_DEFAULTS * no_kl, "batch_split"))):
-        fits = [of.step for of in steps if of.verdict_on(name) == "match" and of.recomputed.get(name)]
-        off = [_open(step, name, open_for) for step in steps]
+        fits = [step.step for step in steps if step.verdict_on(name) == "match" and step.recomputed.get(name)]
+        pairs = [(step, _open(step, name, open_for)) for step in steps]
         # another formula may agree with the default in one group; no norm does by chance
-        if fits and (name == NORM or len(fits) > len(off) - off.count(None)):
-            steps = [step if of is None else _settled(run, step, of, fits) for step, of in zip(steps, off, strict=True)]
+        if fits and (name == NORM or len(fits) > sum(unmet is not None for _, unmet in pairs)):
+            steps = [step if unmet is None else _settled(run, step, unmet, fits) for step, unmet in pairs]
     steps = without_chance(steps)
     is_off = any(step.verdict_on(NORM) == "mismatch" for step in steps)
     if is_off and (fit := fit or fit_of(run, steps)) is not None:
@@ -371,31 +365,33 @@ def _is_beyond(step: StepReplay) -> bool:
     """Whether a norm lies beyond its spread, and not because of how it was rounded for the log."""
     if step.told_within is None or step.relative_error.get(NORM, 0.0) <= step.told_within:
         return False
-    return any(of.name == NORM and of.reason == "precision" and of.advice != LOG_DIGITS for of in step.quantities)
+    return any(q.name == NORM and q.reason == "precision" and q.advice != LOG_DIGITS for q in step.quantities)
 
 
 def _untested(run: Run, steps: Sequence[StepReplay], fitted: str) -> Iterator[str]:
-    """What a match says nothing of: arguments without an effect at these steps, and those behind logged advantages."""
+    """Arguments that a match does not test: those without an effect at these steps, or behind logged advantages."""
     matched = [step for step in steps if step.verdict_on(NORM) == "match"]
     if not matched:
         return
-    alike = set.intersection(*(set(step.untested) for step in matched))
+    untested = set.intersection(*(set(step.untested) for step in matched))
     shows_updates = run.trained_by_trl and run.settings.updates_per_batch == 1
     if not shows_updates and not any(step.step in run.repeats for step in matched):
-        alike |= {"num_iterations"} & run.settings.values.keys()
-    alike -= {fitted}  # other steps told it
-    if alike:
-        off = [step for step in steps if step.verdict_on(NORM) == "mismatch" and NORM in step.relative_error]
+        untested |= {"num_iterations"} & run.settings.values.keys()
+    untested -= {fitted}  # other steps decide it
+    if untested:
+        unmet = [step for step in steps if step.verdict_on(NORM) == "mismatch" and NORM in step.relative_error]
         # a bound that the ratios of a used batch do not reach may yet be too far off
-        may_be = [alike if step.step in run.repeats else alike - set(step.untested) for step in off if not fitted]
-        causes = alike.intersection(*may_be) if may_be else set()
-        names = "each" if causes == alike else ", ".join(sorted(causes))
+        may_be = [
+            untested if step.step in run.repeats else untested - set(step.untested) for step in unmet if not fitted
+        ]
+        causes = untested.intersection(*may_be) if may_be else set()
+        names = "each" if causes == untested else ", ".join(sorted(causes))
         why = f" Of these, {names} may be why others are off." * bool(causes)
-        which = f"the norms{' that match' * bool(off)} would be the same with other values"
-        yield f"Not tested, as {which}: {', '.join(sorted(alike))}.{why}"
+        effect = f"the norms{' that match' * bool(unmet)} would be the same with other values"
+        yield f"Not tested, as {effect}: {', '.join(sorted(untested))}.{why}"
     if as_logged := [step.step for step in matched if step.verdict_on("advantage") == "cannot"]:
-        made = "their formula" + ", with beta" * run.settings.are_of_rloo
-        yield f"Not tested, as advantages were taken from the log at {named_steps(as_logged)}: {made}."
+        formula = "their formula" + ", with beta" * run.settings.are_of_rloo
+        yield f"Not tested, as advantages were taken from the log at {named_steps(as_logged)}: {formula}."
 
 
 _DEFAULTS = ("settings_unknown",)
@@ -403,29 +399,32 @@ _WORST_FIRST: tuple[ReplayVerdict, ...] = ("mismatch", "match")
 
 
 def _open(step: StepReplay, name: str, open_for: tuple[str, ...]) -> Quantity | None:
-    """A number of a step that is off as it is computed for want of better; None where it is not."""
-    off = next((of for of in step.quantities if of.name == name and of.reason in open_for), None)
-    return None if step.relative_error.get(name, 0.0) <= (0.0 if name == NORM else NEAR * LOG_TOLERANCE) else off
+    """A quantity of a step that differs under default assumptions; None where it does not."""
+    if step.relative_error.get(name, 0.0) <= (0.0 if name == NORM else NEAR * LOG_TOLERANCE):
+        return None
+    return next(
+        (quantity for quantity in step.quantities if quantity.name == name and quantity.reason in open_for), None
+    )
 
 
 def _moved_by(run: Run, step: int) -> set[str]:
-    """What lets another loss than the default give the step another norm; a match without it proves no default."""
+    """Traits that give the step another norm under another loss than the default; without them a match proves none."""
     rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
-    several = len({rollout.counted(rollout.num_tokens or 0).sum() for rollout in rollouts}) > 1
-    return {rollout.status for rollout in rollouts} & {"truncated"} | ({"lengths"} if several else set())
+    lengths = {rollout.counted(rollout.num_tokens or 0).sum() for rollout in rollouts}
+    return {rollout.status for rollout in rollouts} & {"truncated"} | ({"lengths"} if len(lengths) > 1 else set())
 
 
-def _settled(run: Run, step: StepReplay, off: Quantity, fits: Sequence[int]) -> StepReplay:
-    """A step where such a number differs, as another step's is met so."""
-    if off.name == NORM and off.reason == "settings_unknown":
+def _settled(run: Run, step: StepReplay, unmet: Quantity, fits: Sequence[int]) -> StepReplay:
+    """A step whose quantity differs, as the same assumptions fit other steps."""
+    if unmet.name == NORM and unmet.reason == "settings_unknown":
         moved_by = _moved_by(run, step.step)
         # of a reused batch nothing is proved: at other steps its ratios may be 1, or within any clip
         fits = [] if step.step in run.repeats else [fit for fit in fits if moved_by <= _moved_by(run, fit)]
     if not fits:
         return step
-    text = f"{off.cause}; but computed in the same way step {fits[0]} matches"
-    quantity = refused(off.name, Reason("differs" if off.name == NORM else "log_differs", text))[0]
-    quantities = tuple(quantity if of is off else of for of in step.quantities)
+    text = f"{unmet.cause}; but computed in the same way step {fits[0]} matches"
+    settled = refused(unmet.name, Reason("differs" if unmet.name == NORM else "log_differs", text))[0]
+    quantities = tuple(settled if quantity is unmet else quantity for quantity in step.quantities)
     return replace(
         step, verdict="mismatch", cause=step.cause if step.verdict == "mismatch" else text, quantities=quantities
     )
@@ -443,18 +442,18 @@ def _headline(first: ReplayVerdict, verdicts: Sequence[ReplayVerdict]) -> str:
 
 
 def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> StepReplay:
-    """What the trainer logged of a step beside what its rollouts and weights give."""
+    """A step's logged quantities against those recomputed from its rollouts and weights."""
     measured = _without_guess(run, measured)
     logged = dict(run.metrics.get(measured.step, {}))
     quantities, recomputed, errors = [], {}, {}
     batch = batch_of_step(run, measured)
-    of_sampling = [] if measured.step in run.repeats else [replay_rewards(run, measured, batch)]
+    parts = [] if measured.step in run.repeats else [replay_rewards(run, measured, batch)]
     counts_kl = run.settings.are_of_rloo  # its share is of rewards less their KL
-    logs_share = run.trained_by_trl or "frac_reward_zero_std" in run.step_metrics.columns
-    if of_sampling and logs_share and run.settings.get("trainer") is None and not counts_kl:
-        of_sampling.append(replay_zero_std(run, measured, batch))
+    logs_share = run.trained_by_trl or "frac_reward_zero_std" in run.courses.columns
+    if parts and logs_share and run.settings.get("trainer") is None and not counts_kl:
+        parts.append(replay_zero_std(run, measured, batch))
     texts = [replay_texts(step_norm)] if (step_norm := measured.recomputed) and step_norm.other_texts else []
-    parts = [*of_sampling, replay_advantages(run, measured, batch), *texts, replay_grad_norm(run, measured, tolerance)]
+    parts += [replay_advantages(run, measured, batch), *texts, replay_grad_norm(run, measured, tolerance)]
     for quantity, value, error in parts:
         quantities.append(quantity)
         if value is not None:
@@ -496,8 +495,7 @@ def _findings(run: Run, steps: Sequence[StepReplay], beyond: Sequence[int]) -> I
     with_norm = [(step, step.verdict_on(NORM)) for step in steps if NORM in step.relative_error]
     dead = [step.step for step in steps if step.verdict_on(NORM) == "no_gradient"]
     if dead:
-        at = named_steps(dead)
-        yield f"grad_norm is zero in the log and here at {at}: other weights and ids may give that, too."
+        yield f"grad_norm is zero in the log and here at {named_steps(dead)}: other weights and ids may give that, too."
     if errors := [step.relative_error[NORM] for step, _ in with_norm]:
         num_matched = sum(verdict == "match" for _, verdict in with_norm)
         yield (

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
-from gradscope.diagnostics.replay.log_arithmetic import further_steps
+from gradscope.diagnostics.replay.log_arithmetic import num_norms_alone
 from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE
 from gradscope.progress import ProgressCallback
 from gradscope.reason import Reason
@@ -28,45 +28,46 @@ if TYPE_CHECKING:
 NORM = "grad_norm"
 
 
-def why_off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str) -> Reason:
+def why_unmet(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, difference: str) -> Reason:
     """The likeliest cause of a norm that is ``off``, which is a sentence that says by how much."""
     if contradiction := _contradiction(run, measured.step):
-        off = f"{off}; {contradiction}"
+        difference = f"{difference}; {contradiction}"
     if run.settings.origin is None:
-        text = f"the loss settings are not in the folder, and with {defaults(run)} {off}"
+        text = f"the loss settings are not in the folder, and with {defaults(run)} {difference}"
         hint = "" if run.trained_by_trl or run.settings.get("trainer") else _LOSS_OF_SCRIPT
         return Reason("settings_unknown", text, hint=hint)
     if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO" and not run.settings.are_of_rloo:
-        text = f"{off}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
+        text = f"{difference}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
         return Reason(
             "loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer and RLOOTrainer alone are known."
         )
-    if run.source.format == "generic" and (unclear := _of_other_steps(run, measured.step)) is not None:
-        return Reason(unclear.cause, f"{off}; {unclear}", hint=unclear.hint)
+    if run.source.format == "generic" and (unclear := _step_numbering(run, measured.step)) is not None:
+        return Reason(unclear.cause, f"{difference}; {unclear}", hint=unclear.hint)
     if other := _other_reference(run, step_norm):
         hint = "TRL loads it by the model's name: save a model that you change after loading, and train from there."
-        return Reason("reference_missing", f"{off}; {other}", hint=hint)
+        return Reason("reference_missing", f"{difference}; {other}", hint=hint)
     if from_text := inferred(step_norm):
         hint = _IDS_OF_SCRIPT if run.source.format == "generic" else ""
-        return Reason("ids_inferred", f"{off}; {from_text}, and text loses special tokens and token boundaries", hint)
+        text = f"{difference}; {from_text}, and text loses special tokens and token boundaries"
+        return Reason("ids_inferred", text, hint)
     if unnamed := _unnamed(run, measured):
         names = ", ".join(unnamed)
-        text = f"the arguments do not name {names}, and with {defaults(run)} {off}"
+        text = f"the arguments do not name {names}, and with {defaults(run)} {difference}"
         return Reason("settings_unknown", text, hint=f"Give {names} with --run-config.")
     rollouts = [rollout for group in run.groups_at(measured.step) for rollout in group.rollouts]
     rendered = any(rollout.prompt_ids is None and rollout.messages is not None for rollout in rollouts)
     root = run.path if run.path.is_dir() else run.path.parent
     if rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve())):
         why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
-        return Reason("prompt_unknown", f"{off}; {why}")
+        return Reason("prompt_unknown", f"{difference}; {why}")
     if contradiction:
-        return Reason("differs", off, hint="Give the arguments of this run with --run-config.")
+        return Reason("differs", difference, hint="Give the arguments of this run with --run-config.")
     average, is_met = _other_average(run, measured)
     if is_met:
         hint = "Give the loss that was used with --run-config, or average over the tokens of the update."
-        return Reason("differs", f"{off}{_WITH}{average}, the logged norm is met", hint=hint)
+        return Reason("differs", f"{difference}{_WITH}{average}, the logged norm is met", hint=hint)
     causes = "other weights, ids, masks, loss or advantages", average, "a norm logged after clipping or as a mean of "
-    return Reason("differs", f"{off}: {', or '.join(filter(None, causes))}several updates")
+    return Reason("differs", f"{difference}: {', or '.join(filter(None, causes))}several updates")
 
 
 _WITH = "; with "
@@ -74,35 +75,37 @@ _WITH = "; with "
 
 def without_chance(steps: Sequence[StepReplay]) -> list[StepReplay]:
     """Steps whose norm another average gives, each with the others that are off and that it does not give."""
-    averages = {step.step: norm.cause.partition(_WITH)[2] for step in steps if (norm := _off(step)) and norm.cause}
+    averages = {
+        step.step: norm.cause.partition(_WITH)[2] for step in steps if (norm := _unmet_norm(step)) and norm.cause
+    }
     explained = []
     for step in steps:
         unmet = [number for number, average in averages.items() if average != averages.get(step.step)]
-        if averages.get(step.step) and unmet and (norm := _off(step)):
+        if averages.get(step.step) and unmet and (norm := _unmet_norm(step)):
             reason = Reason("differs", f"{norm.cause}, but not at {named_steps(unmet)}")
             step = _explained(step, norm, reason.text, reason.advice)
         explained.append(step)
     return explained
 
 
-def _off(step: StepReplay) -> Quantity | None:
-    """A norm that is off by a number."""
-    is_off = NORM in step.relative_error
-    return next((of for of in step.quantities if of.name == NORM and of.verdict == "mismatch" and is_off), None)
+def _unmet_norm(step: StepReplay) -> Quantity | None:
+    """The norm of a step, where it was recomputed and does not match."""
+    norms = (q for q in step.quantities if q.name == NORM and q.verdict == "mismatch" and NORM in step.relative_error)
+    return next(norms, None)
 
 
 def _explained(step: StepReplay, norm: Quantity, cause: str, advice: str | None) -> StepReplay:
     explained = replace(norm, cause=cause, advice=advice)
-    quantities = tuple(explained if of is norm else of for of in step.quantities)
+    quantities = tuple(explained if quantity is norm else quantity for quantity in step.quantities)
     return replace(step, cause=cause if step.cause == norm.cause else step.cause, quantities=quantities)
 
 
 def _contradiction(run: Run, step: int) -> str:
-    """What the log of TRL's trainer says of the loss that the arguments do not; "" where it says the same."""
+    """A contradiction between TRL's log and the arguments on the loss; "" where they agree."""
     logged, get = run.metrics.get(step, {}), run.settings.get
     if step in run.repeats and run.settings.updates_per_batch == 1:
-        again = f"the log has the rollouts of step {run.repeats[step]} again"
-        return f"{again}, so that num_iterations or steps_per_generation gave a batch several updates"
+        reuse = f"the log has the rollouts of step {run.repeats[step]} again"
+        return f"{reuse}, so that num_iterations or steps_per_generation gave a batch several updates"
     if logged.get("kl") and not (get("beta") or get("trainer") or run.settings.are_of_rloo):
         return "the log has a kl, so that beta was not 0"
     stated = get("entropy_coef", 0.0)
@@ -117,24 +120,24 @@ def _other_average(run: Run, measured: inputs.MeasuredStep) -> tuple[str, bool]:
     matrix = measured.gram.logged_gram if measured.gram else None
     if measured.gram is None or matrix is None or measured.loss is None or measured.loss.objective.entropy_coef:
         return "", False
-    logged, of = run.metrics[measured.step][NORM], measured.loss.objective
+    logged, objective = run.metrics[measured.step][NORM], measured.loss.objective
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
     lengths = map(len, measured.gram.logprobs)
     masks = [
-        of.counted(rollout, rollout.counted(length).tolist()) for rollout, length in zip(rollouts, lengths, strict=True)
+        objective.counted(rollout, rollout.counted(length).tolist())
+        for rollout, length in zip(rollouts, lengths, strict=True)
     ]
-    weights = of.token_weights(masks)
+    weights = objective.token_weights(masks)
 
     def norm(other: Sequence[float]) -> float:
-        factors = np.array([new / own if own else 0.0 for new, own in zip(other, weights, strict=True)])
+        factors = np.array([new / old if old else 0.0 for new, old in zip(other, weights, strict=True)])
         return math.sqrt(max(float(factors @ matrix @ factors), 0.0))
 
     named, draw = run.settings.get("per_device_train_batch_size"), np.random.default_rng(0)
     sizes = [size for size in range(1, len(masks)) if len(masks) % size == 0 and named in (None, size)]
     may_be = ""
-    for name, averages in of.other_averages(
-        masks, sizes, [draw.permutation(len(masks)).tolist() for _ in range(_DRAWS)]
-    ):
+    orders = [draw.permutation(len(masks)).tolist() for _ in range(_DRAWS)]
+    for name, averages in objective.other_averages(masks, sizes, orders):
         norms = [norm(other) for other in averages]
         if abs(norms[0] - logged) <= GRAD_NORM_TOLERANCE * logged:
             return name, True
@@ -147,7 +150,7 @@ _DRAWS = 200  # random orders of a step's rollouts
 
 
 def defaults(run: Run) -> str:
-    """What stands for settings that are unknown."""
+    """The name of the defaults that stand for unknown settings."""
     return f"{run.settings.get('trainer', 'TRL')}'s defaults"
 
 
@@ -156,13 +159,13 @@ def _unnamed(run: Run, measured: inputs.MeasuredStep) -> tuple[str, ...]:
     names = measured.loss.objective.assumed if measured.loss else ()
     if run.settings.get("trainer"):  # its arguments have other names
         return names
-    of_ratio = ("epsilon", "importance_sampling_level") * (measured.step in run.repeats)
+    extra = ("epsilon", "importance_sampling_level") * (measured.step in run.repeats)
     truncated = any(rollout.status == "truncated" for group in measured.groups for rollout in group.rollouts)
-    of_step = (*of_ratio, *("mask_truncated_completions",) * truncated)
-    return (*names, *(name for name in of_step if name not in run.settings.values))
+    extra += ("mask_truncated_completions",) * truncated
+    return (*names, *(name for name in extra if name not in run.settings.values))
 
 
-def _of_other_steps(run: Run, step: int) -> Reason | None:
+def _step_numbering(run: Run, step: int) -> Reason | None:
     """Why the steps of a script may not be updates that start from the weights of that number."""
     are_tried = run.weights_before(step) is not None and run.weights_before(step + 1) is not None
     if inputs.counts_from_0(run) and not are_tried:
@@ -173,10 +176,11 @@ def _of_other_steps(run: Run, step: int) -> Reason | None:
     if updates > 1 and any(step - (step - 1) % updates != step for step in run.steps):
         text = (
             f"the arguments make {updates} updates of a batch, and every step has rollouts of its own: its norm may be "
+            "that of several updates"
         )
-        return Reason("several_updates", f"{text}that of several updates", hint=_EACH_UPDATE)
-    if updates == 1 and (further := further_steps(run)):
-        text = f"{counted(further, 'step')} of the log without rollouts may have used parts of these"
+        return Reason("several_updates", text, hint=_EACH_UPDATE)
+    if updates == 1 and (number := num_norms_alone(run)):
+        text = f"{counted(number, 'step')} of the log without rollouts may have used parts of these"
         hint = "Log with each update the rollouts that it used; if it used a batch again, num_iterations says so."
         return Reason("batch_split", f"{text}, or other weights, another loss or advantage made this step", hint=hint)
     return None
@@ -225,7 +229,7 @@ class Fit(Struct, frozen=True):
 
     def explain(self, step: StepReplay) -> StepReplay:
         """A step with the argument as the cause of its norm, if that is off."""
-        if (norm := _off(step)) is None:
+        if (norm := _unmet_norm(step)) is None:
             return step
         values, advice = " or ".join(f"{value:g}" for value in self.values), norm.advice
         if self.num_steps == 1:
@@ -233,8 +237,8 @@ class Fit(Struct, frozen=True):
             text = f"{norm.cause}; {self.name} = {values} gives it, {chance}"
         else:
             fit = f"the logged norms fit {self.name} = {values} at each of {self.num_steps} steps"
-            off = f"the recomputed norm is {in_two_digits(step.relative_error[NORM])} off"
-            text = f"{off}; {fit}, and the arguments say {self.stated:g}"
+            error = in_two_digits(step.relative_error[NORM])
+            text = f"the recomputed norm is {error} off; {fit}, and the arguments say {self.stated:g}"
             advice = f"Give the {self.name} that was used with --run-config."
         return _explained(step, norm, text, advice)
 
@@ -249,8 +253,9 @@ def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
     if not judged or any((step.told_within or 0.0) > _WELL_TOLD for step in judged):
         return None
     for part, names in _COEFFICIENTS.items():
-        named = ((path, of) for path, of in run.settings.values.items() if path.rpartition(".")[2] in names and of)
-        name, stated = next(named, ("", 0.0))
+        stated_values = run.settings.values.items()
+        matches = ((path, value) for path, value in stated_values if path.rpartition(".")[2] in names and value)
+        name, stated = next(matches, ("", 0.0))
         is_adaptive = part == "entropy" and run.settings.get("use_adaptive_entropy")
         if not name or is_adaptive or not all(part in step.parts for step in judged):
             continue
@@ -258,7 +263,8 @@ def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
         if not (common := reduce(_intersection, sets)):
             continue
         scale = 2.0 * max(1.0, common[-1][1])
-        shares = sorted(min(1.0, sum(min(high, scale) - min(low, scale) for low, high in of) / scale) for of in sets)
+        widths = (sum(min(high, scale) - min(low, scale) for low, high in factors) for factors in sets)
+        shares = sorted(min(1.0, width / scale) for width in widths)
         num_steps = sum(share < _TELLING for share in shares)
         values = [_shortest(stated, between) for between in common]
         is_sure = len(values) == 1 and math.prod(shares[1:]) <= _BY_CHANCE
@@ -277,57 +283,60 @@ def fit_temperature(
     run: Run, steps: Sequence[StepReplay], engine: EngineOptions, progress: ProgressCallback
 ) -> Fit | None:
     """The temperature of three digits that gives the logged norms where none is met: by secants at one step."""
-    judged = [step for step in steps if _off(step)][:TRIED]
-    named = [(path, of) for path, of in run.settings.values.items() if path in _TEMPERATURES and of]
-    is_one = len(named) == 1 and not any(step.verdict_on(NORM) == "match" for step in steps)
-    if not is_one or not all(0 < of[NORM] < math.inf for step in judged for of in (step.logged, step.recomputed)):
+    judged = [step for step in steps if _unmet_norm(step)][:TRIED]
+    named = [(path, value) for path, value in run.settings.values.items() if path in _TEMPERATURES and value]
+    if len(named) != 1 or any(step.verdict_on(NORM) == "match" for step in steps):
         return None
-    within = {step.step: GRAD_NORM_TOLERANCE + run.half_unit(step.step, NORM) / step.logged[NORM] for step in judged}
-    if any(step.told_within or within[step.step] > _WELL_TOLD for step in judged):
+    if not all(0 < norms[NORM] < math.inf for step in judged for norms in (step.logged, step.recomputed)):
         return None
-    off = [math.log(step.recomputed[NORM] / step.logged[NORM]) for step in judged]
-    near = max(within.values(), default=0.0)
-    apart = (max(abs(other - off[0]), near) for other in off[1:])  # all by one factor is another scale
-    if not judged or _OF_THREE_DIGITS * math.prod(near / of for of in apart) > _BY_CHANCE:
+    allowed = {step.step: GRAD_NORM_TOLERANCE + run.half_unit(step.step, NORM) / step.logged[NORM] for step in judged}
+    if any(step.told_within or allowed[step.step] > _WELL_TOLD for step in judged):
+        return None
+    errors = [math.log(step.recomputed[NORM] / step.logged[NORM]) for step in judged]
+    near = max(allowed.values(), default=0.0)
+    distances = (max(abs(other - errors[0]), near) for other in errors[1:])  # all by one factor is another scale
+    if not judged or _OF_THREE_DIGITS * math.prod(near / distance for distance in distances) > _BY_CHANCE:
         return None
     ((name, stated),) = named
     # a step without a logged norm takes one pass, and nothing else is tried
-    logs = {number: {key: of for key, of in logged.items() if key != NORM} for number, logged in run.metrics.items()}
+    logs = {number: {**logged} for number, logged in run.metrics.items()}
+    for logged in logs.values():
+        logged.pop(NORM, None)
 
-    def is_off(step: StepReplay, value: float) -> float:
+    def error_at(step: StepReplay, value: float) -> float:
         tried = replace(run, metrics=logs, settings=run.settings.with_values({name: value}))
         (measured,) = inputs.measure_steps(tried, [step.step], engine, progress, norms_alone=True)
         norm = measured.recomputed.norm if measured.recomputed else None
         return math.log(norm / step.logged[NORM]) if norm else math.nan
 
-    value, last = stated, off[0]
+    value, last = stated, errors[0]
     change = last  # of the logarithm: a norm is about inverse to the temperature
     for _ in range(_SECANTS):
         value *= math.exp(min(max(change, -1.0), 1.0))
-        before, last = last, is_off(judged[0], value)
+        before, last = last, error_at(judged[0], value)
         if last == before or not abs(last) > GRAD_NORM_TOLERANCE:
             break
         change *= last / (before - last)
     value = float(f"{value:.3g}")
-    is_met = all(abs(is_off(step, value)) <= within[step.step] for step in judged)
+    is_met = all(abs(error_at(step, value)) <= allowed[step.step] for step in judged)
     return Fit(name, stated, (value,), len(judged)) if is_met else None
 
 
 def _factors(step: StepReplay, part: str, half_unit: float) -> list[Interval]:
     """The factors on a part of the gradient, from 0 on, with which the norm is the logged one."""
-    (size, along), logged, own = step.parts[part], step.logged[NORM], step.recomputed[NORM]
-    within = max(GRAD_NORM_TOLERANCE, step.told_within or 0.0) * logged + half_unit
+    (size, along), logged, norm = step.parts[part], step.logged[NORM], step.recomputed[NORM]
+    allowed = max(GRAD_NORM_TOLERANCE, step.told_within or 0.0) * logged + half_unit
     if size <= _NO_PART:
-        return [(0.0, math.inf)] if abs(own - logged) <= within else []
-    # where the norm is the logged one less what it is told within, and that more: between two such factors it is met
-    met = [np.roots([size**2, 2 * along, 1 - ((logged + off) / own) ** 2]) for off in (-within, within)]
+        return [(0.0, math.inf)] if abs(norm - logged) <= allowed else []
+    # between the factors at which the norm reaches the two ends of its tolerance it is met
+    met = [np.roots([size**2, 2 * along, 1 - ((logged + end) / norm) ** 2]) for end in (-allowed, allowed)]
     ends = sorted(1 + root.real for root in np.concatenate(met) if root.imag == 0)
     return [(max(low, 0.0), high) for low, high in zip(ends[::2], ends[1::2], strict=True) if high >= 0]
 
 
 def _intersection(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
-    both = [(max(low, other[0]), min(high, other[1])) for low, high in first for other in second]
-    return [(low, high) for low, high in both if low <= high]
+    pairs = [(max(low, other[0]), min(high, other[1])) for low, high in first for other in second]
+    return [(low, high) for low, high in pairs if low <= high]
 
 
 def _shortest(stated: float, factors: Interval) -> float:
@@ -338,25 +347,25 @@ def _shortest(stated: float, factors: Interval) -> float:
 
 
 def common_cause(run: Run, steps: Sequence[StepReplay]) -> Iterator[str]:
-    """What norms that are off have in common."""
+    """A common cause of norms that do not match."""
     settings = run.settings
     logged = np.array([step.logged[NORM] for step in steps])
-    own = np.array([step.recomputed[NORM] for step in steps])
-    if len(steps) < 2 or not (logged.all() and own.all()):
+    recomputed = np.array([step.recomputed[NORM] for step in steps])
+    if len(steps) < 2 or not (logged.all() and recomputed.all()):
         return
-    ratios, limit = logged / own, settings.get("max_grad_norm") or 0.0
+    ratios, limit = logged / recomputed, settings.get("max_grad_norm") or 0.0
     spread = max(_SAME, *(step.told_within or 0.0 for step in steps))
     if np.ptp(ratios) <= spread * ratios.mean() < abs(ratios.mean() - 1) / _WELL_APART:
         factor = f"{ratios.mean():.6g} times the recomputed ones at all {len(steps)} steps"
         length = (settings.get("max_completion_length") or 0.0) / ratios.mean()
-        off = min(spread * length, _NEAR_WHOLE)
+        tolerance = min(spread * length, _NEAR_WHOLE)
         rollouts = (rollout for step in run.steps for group in run.groups_at(step) for rollout in group.rollouts)
-        fits = settings.get("loss_type") == "dr_grpo" and length > 0 and abs(length - round(length)) <= off
+        fits = settings.get("loss_type") == "dr_grpo" and length > 0 and abs(length - round(length)) <= tolerance
         is_length = fits and round(length) >= max(rollout.num_tokens or 0 for rollout in rollouts)
         why = ": the loss or the advantages have another scale"
         why = f", as max_completion_length = {length:.0f} makes them" if is_length else why
         yield f"The logged norms are {factor}{why}."
-    elif np.ptp(logged) <= _SAME * logged.mean() and np.all(own > logged):
+    elif np.ptp(logged) <= _SAME * logged.mean() and np.all(recomputed > logged):
         to_limit = " to max_grad_norm" * bool(abs(logged.mean() - limit) <= _SAME * limit)
         at_all = f"at all {len(steps)} steps, below every recomputed norm"
         yield f"The log has {logged[0]:.6g} {at_all}, as after clipping{to_limit}."

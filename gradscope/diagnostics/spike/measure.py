@@ -1,6 +1,6 @@
-"""`gradscope spike`: the step that stands out, and what its gradient is made of.
+"""`gradscope spike`: the step that stands out, and the rollouts, tokens and parameters of its gradient.
 
-How much of a completion repeats itself. Shapes: T tokens or words of a completion.
+Shapes: T tokens or words of a completion.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ _DEAD = "frac_reward_zero_std"
 _RATES = ("learning_rate", "lr")
 _WARM_UP, _JUMP = 0.2, 5.0  # share of steps that may raise the rate, and times that no schedule raises it later
 _START = 0.1  # share of steps within which a peak may be of the start
-_MOST_SPANS = 20
+_MAX_SPANS = 20
 _FEW_IDLE = 0.05  # share of steps of a warm-up and a decay that may have a learning rate of 0
 
-Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
+LoggedSeries = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
 
 
-def courses_of(run: Run, *, named: int | None = None) -> Courses:
-    """The logged courses of these numbers, each by one of its names; what no step has is left out.
+def logged_series(run: Run, *, named: int | None = None) -> LoggedSeries:
+    """The logged series of these numbers, each by one of its names; those that no step has are left out.
 
     So are norms of zero and those of dead steps, which had no gradient, but for that of a step that was ``named``.
     """
-    courses: dict[str, StepValues] = {}
+    logged: dict[str, StepValues] = {}
     for names in _NAMES:
         chosen = next(
             (name for last in names for name in run.step_metrics.columns if name.rpartition("/")[2] == last), None
@@ -82,8 +82,8 @@ def courses_of(run: Run, *, named: int | None = None) -> Courses:
             if names == _NAMES[0]:
                 counts = ((values != 0) & ~_are_dead(run, steps, values)) | (steps == named)
                 steps, values = steps[counts], values[counts]
-            courses[chosen] = StepValues(steps, values)
-    return courses
+            logged[chosen] = StepValues(steps, values)
+    return logged
 
 
 def _are_dead(run: Run, steps: Counts, norms: Array) -> NDArray[np.bool_]:
@@ -99,25 +99,25 @@ def _are_dead(run: Run, steps: Counts, norms: Array) -> NDArray[np.bool_]:
     return np.asarray(are_dead & (norms < usual))
 
 
-def outstanding_step(courses: Courses) -> tuple[int, int]:
-    """The step that stands out, and the number of steps of all courses among which it was searched for.
+def outstanding_step(logged: LoggedSeries) -> tuple[int, int]:
+    """The step that stands out, and the number of steps of all series among which it was searched for.
 
-    The first step with a number that is none, else the furthest of the first course with one beyond chance; without any
-    the furthest of the first course.
+    The first step with a number that is not finite, else the furthest of the first series with one beyond chance;
+    without any the furthest of the first series.
 
     Raises:
-        InputError: No course has nine steps.
+        InputError: No series has nine steps.
     """
-    searched: Courses = {name: course for name, course in courses.items() if name.rpartition("/")[2] not in LOSSES}
+    searched: LoggedSeries = {name: series for name, series in logged.items() if name.rpartition("/")[2] not in LOSSES}
     furthest = _furthest(searched)
     if not furthest:  # a loss jumps without an update that went wrong
-        searched, furthest = courses, _furthest(courses)
+        searched, furthest = logged, _furthest(logged)
     num_searched = sum(map(len, searched.values()))
-    broken = [step for course in courses.values() for step in StepValues.from_mapping(course).not_finite()]
+    broken = [step for series in logged.values() for step in StepValues.of(series).not_finite()]
     if broken:
         return min(broken), num_searched
     for name, step in furthest.items():
-        if metric_at(name, courses[name], step, num_chosen_from=num_searched).is_unusual:
+        if metric_at(name, logged[name], step, num_chosen_from=num_searched).is_unusual:
             return step, num_searched
     for step in furthest.values():
         return step, num_searched
@@ -127,36 +127,36 @@ def outstanding_step(courses: Courses) -> tuple[int, int]:
     )
 
 
-def _furthest(courses: Courses) -> dict[str, int]:
-    steps = {name: most_deviating(course) for name, course in courses.items()}
+def _furthest(logged: LoggedSeries) -> dict[str, int]:
+    steps = {name: most_deviating(series) for name, series in logged.items()}
     return {name: step for name, step in steps.items() if step is not None}
 
 
-def metrics_at(courses: Courses, step: int, *, num_chosen_from: int = 1) -> tuple[SpikeMetric, ...]:
+def metrics_at(logged: LoggedSeries, step: int, *, num_chosen_from: int = 1) -> tuple[SpikeMetric, ...]:
     """The numbers of a step that was searched for among so many, or named beforehand."""
     return tuple(
-        metric_at(name, course, step, num_chosen_from=num_chosen_from)
-        for name, course in courses.items()
-        if step in course
+        metric_at(name, series, step, num_chosen_from=num_chosen_from)
+        for name, series in logged.items()
+        if step in series
     )
 
 
 def spike_sentences(run: Run) -> tuple[str, ...]:
     """What has risen for good, updates without a learning rate, and the step whose norm or KL stands out."""
-    logged = courses_of(run)
-    courses = {name: course for name, course in logged.items() if name.rpartition("/")[2] not in LOSSES}
-    rises = (*level_changes(logged), *_flat_courses(run, courses))
+    with_losses = logged_series(run)
+    logged = {name: series for name, series in with_losses.items() if name.rpartition("/")[2] not in LOSSES}
+    rises = (*level_changes(with_losses), *_flat_series(run, logged))
     try:
-        step, num_searched = outstanding_step(courses)
+        step, num_searched = outstanding_step(logged)
     except InputError:
         return rises
-    metrics = metrics_at(courses, step, num_chosen_from=num_searched)
+    metrics = metrics_at(logged, step, num_chosen_from=num_searched)
     is_far = any(metric.is_unusual for metric in metrics) or any(map(may_stand_out, metrics[:1]))
     stands_out = is_far and all(metric.value.is_defined for metric in metrics)
     return (*rises, *([spike_headline(step, metrics, was_named=False)] * stands_out))
 
 
-def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
+def _flat_series(run: Run, logged: LoggedSeries) -> Iterator[str]:
     """Updates without a learning rate beyond both ends of a schedule, and a norm that is its largest at most steps.
 
     Consoles round, verl's to three digits after the point: zeros alone are no proof.
@@ -177,12 +177,12 @@ def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
         low = int(np.argmin(fallen[:top]))
         ends = f"{rates[low]:.3g} at step {steps[low]} to {rates[top]:.3g} at step {steps[top]}"
         yield f"The learning rate falls and rises again, from {ends}: a restart."
-    for at in jumps[:1].tolist():
+    for row in jumps[:1].tolist():
         later = _spans(steps[jumps[1:]].tolist())
-        again = f", and again at {later}: cycles, or restarts" if later else ""
-        yield f"The learning rate rises from {rates[at - 1]:.3g} to {rates[at]:.3g} at step {steps[at]}{again}."
-    name = next((name for name in courses if name.endswith(_NAMES[0])), "")
-    steps, norms = run.step_metrics.series(name)
+        cycles = f", and again at {later}: cycles, or restarts" if later else ""
+        yield f"The learning rate rises from {rates[row - 1]:.3g} to {rates[row]:.3g} at step {steps[row]}{cycles}."
+    name = next((name for name in logged if name.endswith(_NAMES[0])), "")
+    steps, norms = run.courses.course(name)
     largest = norms.max(initial=0.0)
     number = np.count_nonzero(norms == largest)
     if len(norms) > 2 and not norms.any():
@@ -201,17 +201,17 @@ def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
 def _spans(steps: Sequence[int]) -> str:
     """Ascending steps in words; of many pieces the first."""
     spans = as_ranges(steps).replace(":", " to ").split(",")
-    return ", ".join(spans[:_MOST_SPANS]) + " and others" * (len(spans) > _MOST_SPANS)
+    return ", ".join(spans[:_MAX_SPANS]) + " and others" * (len(spans) > _MAX_SPANS)
 
 
-def level_changes(courses: Courses) -> Iterator[str]:
+def level_changes(logged: LoggedSeries) -> Iterator[str]:
     """A sentence for each number that jumps or has risen for good, or norm that vanishes: no single step shows it."""
-    for name, course in courses.items():
+    for name, series in logged.items():
         names, factor = next(((names, rise) for names, rise in _RISES if name.rpartition("/")[2] in names), ((), 0.0))
-        if names and names != LOSSES and (rise := jump(course, factor=factor)) is not None:
+        if names and names != LOSSES and (rise := jump(series, factor=factor)) is not None:
             yield jump_sentence(name, rise)
             continue
-        change = late_change(course, factor=factor, by_size=names == LOSSES) if names else None
+        change = late_change(series, factor=factor, by_size=names == LOSSES) if names else None
         if change is None or (names == LOSSES and change.late < _EXPLODED):
             continue
         if change.side > 0 or (names == _NAMES[0] and change.before >= _FALL * change.late):
@@ -220,30 +220,26 @@ def level_changes(courses: Courses) -> Iterator[str]:
 
 def levels_left(run: Run) -> tuple[str, ...]:
     """A sentence for each number of a run that has left its level for good: of that a mean over steps says little."""
-    logged = metric_series(run)
-    return (
-        *level_changes(courses_of(run)),
-        *reward_level_sentences(logged),
-        *level_sentences(logged),
-        *filter(None, [clip_sentence(logged)]),
-    )
+    metrics = metric_series(run)
+    sentences = (*level_changes(logged_series(run)), *reward_level_sentences(metrics), *level_sentences(metrics))
+    return (*sentences, *filter(None, [clip_sentence(metrics)]))
 
 
-def metric_at(name: str, course: Mapping[int, float], step: int, *, num_chosen_from: int) -> SpikeMetric:
+def metric_at(name: str, series: Mapping[int, float], step: int, *, num_chosen_from: int) -> SpikeMetric:
     """One number of a step against those of the steps around it; ``num_chosen_from`` of them were searched."""
-    is_finite = math.isfinite(course[step])
+    is_finite = math.isfinite(series[step])
     no_number = "it was logged as no finite number"
-    deviation = deviation_of(course, step, num_chosen_from=num_chosen_from) if is_finite else no_number
+    deviation = deviation_of(series, step, num_chosen_from=num_chosen_from) if is_finite else no_number
     if isinstance(deviation, str):
-        none = Estimate.undefined_because(deviation)
-        value = Estimate.exact(course[step]) if is_finite else none
+        unknown = Estimate.undefined_because(deviation)
+        value = Estimate.exact(series[step]) if is_finite else unknown
         return SpikeMetric(
-            name=name, value=value, typical=none, deviation=none, by_chance=none, is_unusual=not is_finite
+            name=name, value=value, typical=unknown, deviation=unknown, by_chance=unknown, is_unusual=not is_finite
         )
     exact = partial(Estimate.exact, num_units=deviation.num_neighbors)
     return SpikeMetric(
         name=name,
-        value=Estimate.exact(course[step]),
+        value=Estimate.exact(series[step]),
         typical=exact(deviation.typical),
         deviation=exact(deviation.deviation),
         by_chance=exact(deviation.by_chance),
@@ -288,10 +284,10 @@ def _live_gram(gram: StepGram | None) -> Array | None:
 def _rollouts_of(groups: Sequence[RolloutGroup], gram: StepGram | None, why_unknown: str) -> tuple[SpikeRollout, ...]:
     matrix = _live_gram(gram)
     is_known = gram is not None and gram.logged_gram is not None
-    none = Estimate.undefined_because("the gradient is zero" if is_known else why_unknown)
+    unknown = Estimate.undefined_because("the gradient is zero" if is_known else why_unknown)
     parts: dict[tuple[str, int], tuple[Estimate, Estimate]] = {}
     if gram is not None and matrix is not None:
-        shares, norms = (map(Estimate.exact, of(matrix).tolist()) for of in (projection_shares, norms_without))
+        shares, norms = (map(Estimate.exact, by(matrix).tolist()) for by in (projection_shares, norms_without))
         parts = dict(zip(zip(gram.group_ids, gram.samples, strict=True), zip(shares, norms, strict=True), strict=True))
     rollouts = [
         SpikeRollout(
@@ -306,7 +302,7 @@ def _rollouts_of(groups: Sequence[RolloutGroup], gram: StepGram | None, why_unkn
         )
         for group in groups
         for rollout in group.rollouts
-        for share, norm in [parts.get((rollout.group_id, rollout.sample), (none, none))]
+        for share, norm in [parts.get((rollout.group_id, rollout.sample), (unknown, unknown))]
     ]
     rollouts.sort(
         key=lambda rollout: (abs(rollout.projection_share.value or 0.0), rollout.repeated_ngrams.value or 0.0),
@@ -327,9 +323,9 @@ def _removals_of(gram: StepGram | None, typical: float | None) -> tuple[SpikeRem
     matrix = _live_gram(gram)
     if gram is None or matrix is None:
         return ()
-    most = math.ceil(MAX_SHARE_REMOVED * len(matrix))
-    order, norms = removal_order(matrix, max_rows=most)
-    enough = next((at for at, norm in enumerate(norms, start=1) if typical is not None and norm <= typical), most)
+    limit = math.ceil(MAX_SHARE_REMOVED * len(matrix))
+    order, norms = removal_order(matrix, most=limit)
+    enough = next((num for num, norm in enumerate(norms, start=1) if typical is not None and norm <= typical), limit)
     return tuple(
         SpikeRemoval(num_removed=number, group_id=gram.group_ids[index], sample=gram.samples[index], grad_norm=norm)
         for number, (index, norm) in enumerate(zip(order[:enough], norms, strict=False), start=1)
@@ -337,21 +333,21 @@ def _removals_of(gram: StepGram | None, typical: float | None) -> tuple[SpikeRem
 
 
 def _tokens_of(measured: Sequence[RolloutTokens]) -> tuple[SpikeToken, ...]:
-    every = [
+    tokens = [
         SpikeToken(
             group_id=rollout.group_id,
             sample=rollout.sample,
-            position=at,
-            text=rollout.texts[at],
-            norm=float(rollout.norms[at]),
-            weight=float(rollout.weights[at]),
-            entropy=float(rollout.entropies[at]),
+            position=position,
+            text=text,
+            norm=float(rollout.norms[position]),
+            weight=float(rollout.weights[position]),
+            entropy=float(rollout.entropies[position]),
         )
         for rollout in measured
-        for at in range(len(rollout.texts))
-        if rollout.is_seen[at]
+        for position, text in enumerate(rollout.texts)
+        if rollout.is_seen[position]
     ]
-    return tuple(sorted(every, key=lambda token: token.norm, reverse=True)[:MAX_TOKENS])
+    return tuple(sorted(tokens, key=lambda token: token.norm, reverse=True)[:MAX_TOKENS])
 
 
 def _tensors_of(measured: Sequence[TensorNorm]) -> tuple[SpikeTensor, ...]:
@@ -394,13 +390,13 @@ def measure_spike(
     """
     progress = reporter(progress)
     run = read_run(path, read, progress=progress, metrics_alone=True)
-    courses = courses_of(run, named=step)
-    chosen, num_searched = outstanding_step(courses) if step is None else (step, 1)
+    logged = logged_series(run, named=step)
+    chosen, num_searched = outstanding_step(logged) if step is None else (step, 1)
     if chosen not in run.updates and chosen not in run.metrics:
         raise InputError(f"{run.source.path} has nothing of step {chosen}.", hint=steps_beside(run.every_step, chosen))
     measured = _measured(run, chosen, tokens, engine or EngineOptions(), progress)
-    metrics = metrics_at(courses, chosen, num_chosen_from=num_searched)
-    return _report(run, chosen, courses, metrics, measured, was_named=step is not None)
+    metrics = metrics_at(logged, chosen, num_chosen_from=num_searched)
+    return _report(run, chosen, logged, metrics, measured, was_named=step is not None)
 
 
 def _measured(
@@ -408,8 +404,8 @@ def _measured(
 ) -> inputs.MeasuredStep:
     if step not in run.updates:
         why = NO_ROLLOUTS if run.source.kind == "metrics" else f"the log has no rollouts of step {step}"
-        absent = Reason("rollouts_missing", why)
-        return inputs.MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=absent)
+        reason = Reason("rollouts_missing", why)
+        return inputs.MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=reason)
     (measured,) = inputs.measure_steps(run, [step], engine, progress, partial(spike_parts, most_tokens=tokens))
     return measured
 
@@ -421,20 +417,16 @@ def _why(run: Run, reason: Reason) -> str:
     return text if has_weights or not computable else f"{text}; steps that can be: --step {as_ranges(computable)}"
 
 
-def _also_unusual(run: Run, step: int, courses: Courses, *, stands_out: bool) -> Iterator[SpikeMetric]:
-    """Other numbers that are further off, up or down, than the furthest of as many is by chance.
-
-    That is the chance of one step. One that was searched for among all steps stands out by its courses alone. What
-    rises or falls at every step is a clock, a counter or a schedule, as is a learning rate; and what stands there by
-    its trainer's name and the common one is one number.
-    """
-    names = (*courses, *(name for name in run.metrics.get(step, {}) if name.rpartition("/")[2] not in _RATES))
+def _also_unusual(run: Run, step: int, logged: LoggedSeries, *, stands_out: bool) -> Iterator[SpikeMetric]:
+    """Other numbers that are further off, up or down, than the furthest of as many is by chance."""
+    # That is the chance of one step; a step that was searched for among all stands out by its series. A number that
+    # rises or falls at every step is a clock, a counter or a schedule; copies under other names count once.
+    names = (*logged, *(name for name in run.metrics.get(step, {}) if name.rpartition("/")[2] not in _RATES))
     first_names: dict[tuple[bytes, bytes], str] = {}
     for name in names:
         steps, values = run.step_metrics.series(name)
         first_names.setdefault((steps.tobytes(), values.tobytes()), name)
-    compared = [name for name in first_names.values() if name not in courses and not _is_steady(run, name)]
-    del first_names
+    compared = [name for name in first_names.values() if name not in logged and not _is_steady(run, name)]
     for name in compared:
         metric = metric_at(name, run.step_metrics.by_step(name), step, num_chosen_from=len(compared))
         if abs(metric.deviation.value or 0.0) > (metric.by_chance.value or math.inf):
@@ -449,20 +441,20 @@ def _is_steady(run: Run, name: str) -> bool:
 def _report(
     run: Run,
     step: int,
-    courses: Courses,
-    course_metrics: tuple[SpikeMetric, ...],
+    logged: LoggedSeries,
+    series_metrics: tuple[SpikeMetric, ...],
     measured: inputs.MeasuredStep,
     *,
     was_named: bool,
 ) -> SpikeReport:
-    stands_out = was_named or any(metric.is_unusual for metric in course_metrics)
-    metrics = (*course_metrics, *_also_unusual(run, step, courses, stands_out=stands_out))
+    stands_out = was_named or any(metric.is_unusual for metric in series_metrics)
+    metrics = (*series_metrics, *_also_unusual(run, step, logged, stands_out=stands_out))
     gram, reason = measured.gram, measured.reason
     matrix = None if gram is None else gram.logged_gram
     why = "advantages were not logged for every rollout" if reason is None else _why(run, reason)
     typical = next((metric.typical.value for metric in metrics if metric.name == "grad_norm"), None)
     tensors, tokens = measured.answer or ((), ())
-    steps, values = run.step_metrics.series(next(iter(courses), ""))
+    steps, values = run.courses.course(next(iter(logged), ""))
     is_finite = np.isfinite(values)
     report = SpikeReport(
         source=inputs.with_damage(run, {} if reason is None else {step: reason}, ()),
@@ -479,39 +471,31 @@ def _report(
         tensors=_tensors_of(tensors),
         engine=inputs.describe_engine(gram.describe(), {}) if gram is not None else {},
     )
-    levels = [*level_changes(courses), *_flat_courses(run, courses)]
+    levels = [*level_changes(logged), *_flat_series(run, logged)]
     if stands_out:
-        return spike_findings(report, [*_more_steps(courses, report), *levels])
+        return spike_findings(report, [*_more_steps(logged, report), *levels])
     report = spike_findings(report)
     return replace(report, findings=(*levels, *report.findings))
 
 
-def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
+def _more_steps(logged: LoggedSeries, report: SpikeReport) -> Iterator[str]:
     """The other steps that are broken, or beyond chance by a number by which this one stands out."""
-    unusual = [metric for metric in report.metrics if metric.is_unusual and metric.name in courses]
+    unusual = [metric for metric in report.metrics if metric.is_unusual and metric.name in logged]
     if report.was_named or not unusual:
         return
-    broken = {step for course in courses.values() for step in StepValues.from_mapping(course).not_finite()}
-    odd = (
-        {"a number that is not finite": broken}
-        if broken
-        else {
-            f"{metric.name} beyond chance": set(steps_beyond(courses[metric.name], metric.by_chance.value or math.inf))
-            for metric in unusual
-        }
-    )
-    for number, steps in odd.items():
-        if more := sorted(steps - {report.step}):
-            yield f"{counted(len(more), 'more step')} with {number}: {_spans(more)}."
-    if not broken and (last := _last_of_start(courses, set().union(*odd.values()))):
-        yield f"No step after {last} is beyond chance: norms are often high before the first updates have settled."
-
-
-def _last_of_start(courses: Courses, unusual: set[int]) -> int | None:
-    """The last of unusual steps that all lie in the first tenth of them and hold the first one; else None."""
-    steps = sorted(set().union(*courses.values()))
-    starts = steps[: math.ceil(_START * len(steps))]
-    return max(unusual) if starts[0] in unusual and unusual <= set(starts) else None
+    broken = {step for series in logged.values() for step in StepValues.of(series).not_finite()}
+    if broken:
+        beyond = {"a number that is not finite": broken}
+    else:
+        limits = {metric.name: metric.by_chance.value or math.inf for metric in unusual}
+        beyond = {f"{name} beyond chance": set(steps_beyond(logged[name], end)) for name, end in limits.items()}
+    for number, steps in beyond.items():
+        if rest := sorted(steps - {report.step}):
+            yield f"{counted(len(rest), 'more step')} with {number}: {_spans(rest)}."
+    all_steps, far = sorted(set().union(*logged.values())), set().union(*beyond.values())
+    starts = all_steps[: math.ceil(_START * len(all_steps))]
+    if not broken and starts[0] in far and far <= set(starts):
+        yield f"No step after {max(far)} is beyond chance: norms are often high before the first updates have settled."
 
 
 NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones repeat in any text
@@ -523,5 +507,5 @@ def repeated_ngrams(items: Sequence[Hashable], *, length: int = NGRAM) -> float 
     >>> repeated_ngrams("a b c d a b c d".split()), repeated_ngrams("a b c d e f g h".split())
     (0.19999999999999996, 0.0)
     """
-    runs = [tuple(items[at : at + length]) for at in range(len(items) - length + 1)]
+    runs = [tuple(items[start : start + length]) for start in range(len(items) - length + 1)]
     return 1 - len(set(runs)) / len(runs) if runs else None

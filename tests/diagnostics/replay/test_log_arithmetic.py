@@ -113,7 +113,7 @@ def test_arguments_that_make_the_logged_advantages_are_named(name, stated, aggre
     of_step = [
         replace(
             group,
-            rollouts=tuple(replace(of, advantage=next(advantages), reward=next(scalars)) for of in group.rollouts),
+            rollouts=tuple(replace(row, advantage=next(advantages), reward=next(scalars)) for row in group.rollouts),
         )
         for group in groups
     ]
@@ -130,7 +130,7 @@ def test_no_weights_are_named_that_no_advantages_have(reward: float) -> None:
     groups, _ = random_groups(3, gaps=False)
     draw = np.random.default_rng(0)
     of_step = [
-        replace(group, rollouts=tuple(replace(of, advantage=float(draw.normal())) for of in group.rollouts))
+        replace(group, rollouts=tuple(replace(rollout, advantage=float(draw.normal())) for rollout in group.rollouts))
         for group in groups
     ]
     run = run_of(
@@ -148,8 +148,8 @@ def test_the_advantages_of_rloo_are_trls(normalized: bool) -> None:
     raw = (table * torch.tensor(WEIGHTS, dtype=torch.float64)).nansum(dim=1)
     raw[table.isnan().all(dim=1)] = torch.nan
     grouped = raw.clamp(0.5, 2.0).view(-1, G)
-    others = (~grouped.isnan()).sum(1, keepdim=True) - 1
-    advantages = (grouped - (grouped.nansum(1, keepdim=True) - grouped) / others).flatten()
+    num_others = (~grouped.isnan()).sum(1, keepdim=True) - 1
+    advantages = (grouped - (grouped.nansum(1, keepdim=True) - grouped) / num_others).flatten()
     if normalized:
         advantages = (advantages - advantages.nanmean()) / (nanstd(advantages) + 1e-4)
     np.testing.assert_allclose(numbers.advantages, torch.nan_to_num(advantages, nan=0.0), rtol=1e-9, atol=1e-9)
@@ -200,8 +200,8 @@ def batch(trainer: str, *groups: RolloutGroup, **values: Any):
 def test_formulas_of_other_trainers_by_hand() -> None:
     made = batch("verl", group(1.0, 0.0), group(3.0), algorithm__adv_estimator="grpo")
     assert made.advantages == pytest.approx([0.5 / (np.sqrt(0.5) + 1e-6), -0.5 / (np.sqrt(0.5) + 1e-6), 3.0], rel=1e-5)
-    plain = {"algorithm__adv_estimator": "grpo", "algorithm__norm_adv_by_std_in_grpo": False}
-    assert batch("verl", group(1.0, 0.0), **plain).advantages.tolist() == [0.5, -0.5]
+    unscaled = {"algorithm__adv_estimator": "grpo", "algorithm__norm_adv_by_std_in_grpo": False}
+    assert batch("verl", group(1.0, 0.0), **unscaled).advantages.tolist() == [0.5, -0.5]
     assert (made.reward, made.frac_zero_std) == (pytest.approx(4 / 3), pytest.approx(1 / 3))
     assert batch("prime-rl", group(1.0, 0.0, 0.0, 0.0)).advantages.tolist() == [0.75, -0.25, -0.25, -0.25]
     left_out = batch("nemo-rl", group(1.0, 0.0, 1.0)).advantages
@@ -250,8 +250,8 @@ def test_a_rollout_without_a_token_in_the_loss_needs_no_advantage() -> None:
 
 
 def test_a_step_without_rollouts_keeps_the_reason_that_it_has() -> None:
-    without = replace(run_of(GROUP_0), notes={1: NOTE})
-    assert replayed(replay_advantages, without)[0].reason == NOTE.cause
+    empty = replace(run_of(GROUP_0), notes={1: NOTE})
+    assert replayed(replay_advantages, empty)[0].reason == NOTE.cause
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_advantages_of_the_stated_formulation_match() -> None:
         ({"scale_rewards": "batch"}, [([1.0, 0.0], [half, -half]), dead]),
         ({"advantage": "batch_mean"}, [([1.0, 0.0, 1.0], [0.25, -0.75, 0.25]), ([1.0], [0.25])]),
     ):
-        of_step = [group_of(rewards, step=1, prompt=f"p{n}", advantages=own) for n, (rewards, own) in enumerate(groups)]
+        of_step = [group_of(row, step=1, prompt=f"p{n}", advantages=logged) for n, (row, logged) in enumerate(groups)]
         quantity, _, error = replayed(replay_advantages, run_of(*of_step, settings=settings))
         assert (quantity.verdict, error) == ("match", pytest.approx(0.0, abs=1e-9)), settings
 
@@ -433,7 +433,7 @@ def test_a_scripts_advantages_may_be_of_another_scale_but_not_of_the_other_sign(
     advantages: list[float], verdict: str, words: str
 ) -> None:
     parts = zip("ab", ([1.0, 0.0], [1.0, 1.0]), (advantages[:2], advantages[2:]), strict=True)
-    groups = [group_of(rewards, step=1, prompt=name, advantages=of) for name, rewards, of in parts]
+    groups = [group_of(rewards, step=1, prompt=name, advantages=advantages) for name, rewards, advantages in parts]
     quantity, *_ = replayed(replay_advantages, run_of(*groups, settings={"loss_type": "grpo"}))
     assert (quantity.verdict, words in str(quantity.cause)) == (verdict, True)
 
@@ -498,8 +498,8 @@ def test_equal_rewards_that_float32_keeps_apart_are_no_mismatch() -> None:
     assert largest < 1e-5
     assert "8 rollouts of equal rewards have advantages of up to 0.0003 where 0 is exact" in quantity.cause
     assert "noise: 0.00032 of what the largest advantage makes" in quantity.cause
-    alone = rounded_run(2.98e-4, 0.0, live=False)
-    assert "noise: the whole step" in replayed(replay_advantages, alone)[0].cause
+    dead = rounded_run(2.98e-4, 0.0, live=False)
+    assert "noise: the whole step" in replayed(replay_advantages, dead)[0].cause
 
 
 @pytest.mark.parametrize(("noise", "share"), [(2.98e-4, 0.25), (0.5, 0.0)])

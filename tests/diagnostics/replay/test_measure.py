@@ -204,7 +204,7 @@ def test_log_probabilities_of_float32_speak_against_a_guess_of_bfloat16(
 def test_a_guess_of_the_precision_gives_way_to_norms_that_are_exact(
     logged: tuple[float, ...], values: dict[str, Any], verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = replayed(*((of, 2.0) for of in logged))
+    report = replayed(*((norm, 2.0) for norm in logged))
     guessed = replace(replayed((logged[0], 2.0), trained=SPREAD).steps[0], told_within=2e-4)
     steps = [guessed, *report.steps[1:]]
     measured = step_of(2.0)
@@ -231,15 +231,16 @@ def test_a_norm_that_no_precision_gives_is_told_in_float32_unless_one_is_named(
     run = run_with(logged, settings=TrainerSettings(values=values, origin="args.json"))
     gram: Any = step_of(2.0, trained=SPREAD).recomputed
     measured = MeasuredStep(step=1, groups=(), weights=None, gram=gram, reason=None)
-    told = replay._without_guess(run, measured).gram
-    assert told is not None
-    assert told.trained == (None if is_guess else SPREAD)
+    gram = replay._without_guess(run, measured).gram
+    assert gram is not None
+    assert gram.trained == (None if is_guess else SPREAD)
 
 
 def test_the_share_of_dead_groups_of_rloo_is_that_of_rewards_less_their_kl() -> None:
     run = run_with(2.0, settings=replace(STATED, values={"reward_clip_range": None}))
     step = MeasuredStep(step=1, groups=run.groups_at(1), weights=None, gram=None, reason=Reason("unusable", "a reason"))
-    assert [of.name for of in replay.replay_step(run, step, 1e-5).quantities] == ["reward", "advantage", "grad_norm"]
+    quantities = replay.replay_step(run, step, 1e-5).quantities
+    assert [quantity.name for quantity in quantities] == ["reward", "advantage", "grad_norm"]
 
 
 def test_texts_that_are_not_of_their_ids() -> None:
@@ -263,7 +264,7 @@ def test_a_match_says_what_it_rests_on_and_a_step_keeps_its_reason() -> None:
 def test_conversations_of_another_tokenizer_are_in_doubt(tmp_path: Path, tokenizer: str, reason: str) -> None:
     run = run_with(2.0)
     (group,) = run.groups
-    talked = tuple(replace(one, messages=({"role": "user", "content": "hi"},)) for one in group.rollouts)
+    talked = tuple(replace(rollout, messages=({"role": "user", "content": "hi"},)) for rollout in group.rollouts)
     root = tmp_path / "run"
     (root / "checkpoint-1").mkdir(parents=True)
     index = root / tokenizer if tokenizer == "checkpoint-1" else tmp_path / tokenizer
@@ -451,9 +452,9 @@ def test_what_a_match_says_nothing_of_is_named_once() -> None:
     ]
     *_, of_norm, of_advantages = replay.replay_report(run, steps).findings
     assert of_norm == "Not tested, as the norms would be the same with other values: epsilon, num_iterations."
-    off = replace(replayed((2.0, 2.5)).steps[0], step=3, untested=("epsilon",))
-    for again, may_be in (({}, "num_iterations"), ({3: 2}, "each")):
-        of_norm = replay.replay_report(replace(run, repeats=again), [*steps, off]).findings[-2]
+    unmet = replace(replayed((2.0, 2.5)).steps[0], step=3, untested=("epsilon",))
+    for repeats, may_be in (({}, "num_iterations"), ({3: 2}, "each")):
+        of_norm = replay.replay_report(replace(run, repeats=repeats), [*steps, unmet]).findings[-2]
         assert of_norm.startswith("Not tested, as the norms that match would be the same with other values: epsilon")
         assert of_norm.endswith(f" Of these, {may_be} may be why others are off.")
     assert of_advantages == "Not tested, as advantages were taken from the log at steps 1,2: their formula, with beta."
@@ -472,7 +473,7 @@ def test_what_a_match_says_nothing_of_is_named_once() -> None:
 def test_norms_beyond_their_spread_at_as_many_steps_as_match_settle_nothing(
     logged: tuple[float, ...], headline: str, words: str
 ) -> None:
-    report = replayed(*((of, 2.0) for of in logged), trained=IN_FLOAT32)
+    report = replayed(*((norm, 2.0) for norm in logged), trained=IN_FLOAT32)
     assert (report.headline, report.verdict) == (headline, headline.split()[0])
     assert ("beyond its own spread" in report.findings[0] and words in report.findings[0]) == bool(words)
     assert report.frac_replay_mismatch.is_defined == (report.verdict != "cannot")
@@ -505,9 +506,9 @@ def test_norms_without_rollouts_are_counted_in_a_script() -> None:
     assert "grad_norm at 2 further steps without rollouts; if their" in replay.replay_report(script, []).findings[-1]
     quantity = replay.replay_grad_norm(script, step_of(2.4), 1e-5)[0]
     assert "2 steps of the log without rollouts may have used parts of these" in quantity.cause
-    (off, met) = replayed((1.0, 2.4), (1.0, 1.0)).steps
-    step = replace(off, quantities=(*off.quantities[:-1], quantity), verdict="cannot")
-    verdicts = [replay.replay_report(script, of).steps[0].verdict for of in ((step,), (step, met))]
+    (unmet, met) = replayed((1.0, 2.4), (1.0, 1.0)).steps
+    step = replace(unmet, quantities=(*unmet.quantities[:-1], quantity), verdict="cannot")
+    verdicts = [replay.replay_report(script, steps).steps[0].verdict for steps in ((step,), (step, met))]
     assert verdicts == ["cannot", "mismatch"]
 
 
@@ -569,35 +570,35 @@ def test_advantages_that_were_rounded_for_the_log_move_the_norm(advantages: list
 def test_defaults_are_proved_by_another_step_unless_the_log_contradicts_them() -> None:
     (unproved, _) = replayed((2.0, 2.4), (3.1, 3.1), provided=False).steps  # of a script with an unknown beta
     assert unproved.verdict == "cannot"
-    (off, _) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, format="trl").steps
-    (quantity,) = [one for one in off.quantities if one.name == "grad_norm"]
-    assert (off.verdict, quantity.reason) == ("mismatch", "differs")
-    assert "computed in the same way step 2 matches" in str(off.cause)
-    (alone,) = replayed((2.0, 2.4), provided=False).steps
-    assert (alone.verdict, alone.quantities[-1].reason) == ("cannot", "settings_unknown")
+    (unmet, _) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, format="trl").steps
+    (quantity,) = [row for row in unmet.quantities if row.name == "grad_norm"]
+    assert (unmet.verdict, quantity.reason) == ("mismatch", "differs")
+    assert "computed in the same way step 2 matches" in str(unmet.cause)
+    (single,) = replayed((2.0, 2.4), provided=False).steps
+    assert (single.verdict, single.quantities[-1].reason) == ("cannot", "settings_unknown")
     # The first step of a run has no KL gradient, so that it fits whatever beta is.
-    (off, first) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, format="trl", kl=0.01).steps
-    assert (off.verdict, first.verdict) == ("cannot", "match")
-    assert "the log has a kl, so that beta was not 0" in str(off.cause)
+    (unmet, first) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, format="trl", kl=0.01).steps
+    assert (unmet.verdict, first.verdict) == ("cannot", "match")
+    assert "the log has a kl, so that beta was not 0" in str(unmet.cause)
 
 
 EQUAL: Any = {"completion_ids": (7, 7)}
-SEVERAL: Any = {"completion_ids": [(7, 7), (7,)]}
-CUT_OFF: Any = {**SEVERAL, "status": ["truncated", "completed"]}
+TWO_LENGTHS: Any = {"completion_ids": [(7, 7), (7,)]}
+CUT_OFF: Any = {**TWO_LENGTHS, "status": ["truncated", "completed"]}
 
 
 @pytest.mark.parametrize(
-    ("matching", "off", "verdict"),
+    ("matching", "unmet", "verdict"),
     [
         (EQUAL, EQUAL, "mismatch"),
-        (EQUAL, SEVERAL, "cannot"),  # every loss weighs tokens alike where all completions are of one length
-        (SEVERAL, SEVERAL, "mismatch"),
-        (SEVERAL, CUT_OFF, "cannot"),  # mask_truncated_completions does nothing where none is truncated
-        (CUT_OFF, SEVERAL, "mismatch"),
+        (EQUAL, TWO_LENGTHS, "cannot"),  # every loss weighs tokens alike where all completions are of one length
+        (TWO_LENGTHS, TWO_LENGTHS, "mismatch"),
+        (TWO_LENGTHS, CUT_OFF, "cannot"),  # mask_truncated_completions does nothing where none is truncated
+        (CUT_OFF, TWO_LENGTHS, "mismatch"),
     ],
 )
-def test_a_step_proves_defaults_only_of_what_moves_its_norm(matching: Any, off: Any, verdict: str) -> None:
-    groups = [with_fields(group_of([1, 0], step=step), **of) for step, of in ((1, matching), (2, off))]
+def test_a_step_proves_defaults_only_of_what_moves_its_norm(matching: Any, unmet: Any, verdict: str) -> None:
+    groups = [with_fields(group_of([1, 0], step=step), **fields) for step, fields in ((1, matching), (2, unmet))]
     report = replayed((3.1, 3.1), (2.0, 2.4), provided=False, format="trl", groups=groups)
     assert report.steps[1].verdict == verdict
 
@@ -633,9 +634,9 @@ def test_a_script_is_not_asked_for_what_only_trl_logs(format: str) -> None:
     assert named.verdict_on("frac_reward_zero_std") == "match"
     reward = next(quantity for quantity in named.quantities if quantity.name == "reward")
     assert ("logging_steps" in reward.advice) == (format == "trl")
-    off = replayed((2.0, 2.4), provided=False, format=format).steps[0].quantities[-1]
-    assert "with TRL's defaults the recomputed norm is 20 % off" in off.cause
-    assert ("in TRL's names or in verl's" in off.advice) == (format == "generic")
+    quantity = replayed((2.0, 2.4), provided=False, format=format).steps[0].quantities[-1]
+    assert "with TRL's defaults the recomputed norm is 20 % off" in quantity.cause
+    assert ("in TRL's names or in verl's" in quantity.advice) == (format == "generic")
 
 
 OF_DEFAULT = 0.5 / (0.5**0.5 + 1e-4)

@@ -47,9 +47,9 @@ def steps_of(
 ) -> tuple[Run, list[StepReplay]]:
     """Steps with random gradients, before some of which K is zero; ``true`` is one b or one a step."""
     draw, steps = np.random.default_rng(seed), []
-    for number, own in enumerate(true if isinstance(true, list) else [true] * 4, start=1):
+    for number, value in enumerate(true if isinstance(true, list) else [true] * 4, start=1):
         policy, kl = draw.normal(size=30), draw.normal(size=30) * (number > dead)
-        logged = float(np.linalg.norm(policy + own * kl))
+        logged = float(np.linalg.norm(policy + value * kl))
         steps.append(step_of(number, logged, policy + stated * kl, stated * kl, channel))
     run = run_of(*(group_of([1, 0], step=step.step) for step in steps), settings={NAMES[channel]: stated})
     return run, steps
@@ -122,12 +122,12 @@ def test_a_log_may_contradict_the_arguments(logged: dict[str, float], settings: 
     run = run_of(group_of([1, 0], step=1), metrics={1: logged}, settings=settings)
     assert _contradiction(run, 1) == text
     assert _contradiction(replace(run, repeats={1: 0}), 1).startswith("the log has the rollouts of step 0 again, so")
-    several = run.settings.with_values({"num_iterations": 2})
-    assert _contradiction(replace(run, repeats={1: 0}, settings=several), 1) == text
+    reused = run.settings.with_values({"num_iterations": 2})
+    assert _contradiction(replace(run, repeats={1: 0}, settings=reused), 1) == text
 
 
 @pytest.mark.parametrize(
-    ("stated", "true", "others", "depends", "named"),
+    ("stated", "true", "changes", "depends", "named"),
     [
         (1.0, 0.7, {}, 0.3, 0.7),
         (0.6, 1.0, {}, 0.3, 1.0),
@@ -137,13 +137,13 @@ def test_a_log_may_contradict_the_arguments(logged: dict[str, float], settings: 
         (1.0, 1.0, {1: 1.1, 2: 0.9, 3: 1.2}, 0.3, None),
         (1.0, 0.7, {}, 1e-5, None),  # by the same factor at all steps, as another scale
         (0.7, 0.7, {3: 1.1}, 0.3, None),  # two are met as stated
-        *((1.0, 0.7, {2: of}, 0.3, None) for of in (-1.0, math.inf, math.nan)),
+        *((1.0, 0.7, {2: scale}, 0.3, None) for scale in (-1.0, math.inf, math.nan)),
     ],
 )
 def test_the_temperature_of_three_digits_that_fits_all_norms_is_named(
     stated: float,
     true: float,
-    others: dict[int, float],
+    changes: dict[int, float],
     depends: float,
     named: float | None,
     monkeypatch: pytest.MonkeyPatch,
@@ -152,16 +152,16 @@ def test_the_temperature_of_three_digits_that_fits_all_norms_is_named(
         return math.exp(-depends * step / temperature) / temperature
 
     def measured(run: Run, steps: list[int], *_: Any, **__: Any) -> Iterator[Any]:
-        assert not any("grad_norm" in of for of in run.metrics.values())
+        assert not any("grad_norm" in metrics for metrics in run.metrics.values())
         norms = (norm_at(step, run.settings.get("temperature")) for step in steps)
         yield from (SimpleNamespace(recomputed=SimpleNamespace(norm=norm)) for norm in norms)
 
     steps = []
     for number in (1, 2, 3):
-        logged = norm_at(number, true) * others.get(number, 1.0)
+        logged = norm_at(number, true) * changes.get(number, 1.0)
         steps.append(step_of(number, logged, np.array([norm_at(number, stated)]), np.zeros(1), "kl"))
     logs = {step.step: dict(step.logged) for step in steps}
-    run = run_of(*(group_of([1, 0], step=of) for of in logs), metrics=logs, settings={"temperature": stated})
+    run = run_of(*(group_of([1, 0], step=step) for step in logs), metrics=logs, settings={"temperature": stated})
     monkeypatch.setattr("gradscope.diagnostics.inputs.steps.measure_steps", measured)
     fit = fit_temperature(run, steps, EngineOptions(), no_progress)
     assert (fit and fit.values) == (None if named is None else (named,))
@@ -170,18 +170,19 @@ def test_the_temperature_of_three_digits_that_fits_all_norms_is_named(
 
 
 @pytest.mark.parametrize(
-    ("others", "unmet"), [(["a sum", "a sum"], ""), (["a mean", "a sum"], "2"), (["", "a sum"], "2")]
+    ("other_averages", "unmet"), [(["a sum", "a sum"], ""), (["a mean", "a sum"], "2"), (["", "a sum"], "2")]
 )
-def test_another_average_says_at_which_steps_it_does_not_fit(others: list[str], unmet: str) -> None:
+def test_another_average_says_at_which_steps_it_does_not_fit(other_averages: list[str], unmet: str) -> None:
     _, steps = steps_of(0.04, [0.05, 0.06, 0.07], dead=0)
-    averages = zip(steps, ["a sum", *others], strict=True)
-    of_averages = [
-        replace(step, quantities=(replace(step.quantities[0], cause=f"x off; with {of}, met" if of else "x off"),))
-        for step, of in averages
-    ]
-    said = [step.quantities[0].cause for step in without_chance(of_averages)]
-    assert said[0] == f"x off; with a sum, met{f', but not at step {unmet}' * bool(unmet)}"
-    assert said[1] == {"": "x off", "a mean": "x off; with a mean, met, but not at steps 1,3"}.get(others[0], said[0])
+    explained = []
+    for step, average in zip(steps, ["a sum", *other_averages], strict=True):
+        cause = f"x off; with {average}, met" if average else "x off"
+        explained.append(replace(step, quantities=(replace(step.quantities[0], cause=cause),)))
+    causes = [step.quantities[0].cause for step in without_chance(explained)]
+    assert causes[0] == f"x off; with a sum, met{f', but not at step {unmet}' * bool(unmet)}"
+    assert causes[1] == {"": "x off", "a mean": "x off; with a mean, met, but not at steps 1,3"}.get(
+        other_averages[0], causes[0]
+    )
 
 
 @pytest.mark.parametrize(

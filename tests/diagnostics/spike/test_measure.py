@@ -22,7 +22,7 @@ from tests.gradients.models import DAPO, tiny_groups, tiny_policy
 from tests.rollouts.readers.lines import write_lines
 
 
-def course(*, jump: int = 7, by: float = 9.0, steps: int = 20) -> dict[int, float]:
+def jumping(*, jump: int = 7, by: float = 9.0, steps: int = 20) -> dict[int, float]:
     return {step: (1.0 + 0.1 * (step % 4)) * (by if step == jump else 1.0) for step in range(1, steps + 1)}
 
 
@@ -31,51 +31,51 @@ def test_courses_match_the_last_part_of_their_trainers_names() -> None:
         1: {"actor/kl_loss": 0.1, "grad_norm": 1.0, "critic/kl": 9.0},
         2: {"actor/pg_loss": -0.5, "entropy": 1.0},
     }
-    courses = module.courses_of(run_of(group_of([0.0, 1.0], step=1), metrics=metrics))
-    assert courses == {"grad_norm": {1: 1.0}, "critic/kl": {1: 9.0}, "actor/pg_loss": {2: -0.5}}
-    assert module.courses_of(run_of(group_of([0.0], step=1))) == {}
+    logged = module.logged_series(run_of(group_of([0.0, 1.0], step=1), metrics=metrics))
+    assert logged == {"grad_norm": {1: 1.0}, "critic/kl": {1: 9.0}, "actor/pg_loss": {2: -0.5}}
+    assert module.logged_series(run_of(group_of([0.0], step=1))) == {}
 
 
 def test_the_gradient_norm_decides_or_the_first_number_that_is_none() -> None:
-    assert module.outstanding_step({"grad_norm": course(jump=7), "kl": course(jump=3, by=99.0)})[0] == 7
-    assert module.outstanding_step({"grad_norm": {1: 1.0}, "kl": course(jump=3)})[0] == 3
-    assert module.outstanding_step({"grad_norm": course(by=1.0), "kl": course(jump=5, by=99.0)})[0] == 5
-    assert module.outstanding_step({"grad_norm": course(by=1.0), "loss": course(jump=5, by=99.0)})[0] == 3
-    courses = {"grad_norm": course() | {12: math.inf}, "loss": course() | {11: math.nan, 13: math.nan}}
-    assert module.outstanding_step(courses)[0] == 11
-    for courses in ({}, {"grad_norm": course(steps=8)}, {"kl": dict.fromkeys(range(20), 0.0)}):
+    assert module.outstanding_step({"grad_norm": jumping(jump=7), "kl": jumping(jump=3, by=99.0)})[0] == 7
+    assert module.outstanding_step({"grad_norm": {1: 1.0}, "kl": jumping(jump=3)})[0] == 3
+    assert module.outstanding_step({"grad_norm": jumping(by=1.0), "kl": jumping(jump=5, by=99.0)})[0] == 5
+    assert module.outstanding_step({"grad_norm": jumping(by=1.0), "loss": jumping(jump=5, by=99.0)})[0] == 3
+    logged = {"grad_norm": jumping() | {12: math.inf}, "loss": jumping() | {11: math.nan, 13: math.nan}}
+    assert module.outstanding_step(logged)[0] == 11
+    for logged in ({}, {"grad_norm": jumping(steps=8)}, {"kl": dict.fromkeys(range(20), 0.0)}):
         with pytest.raises(InputError, match="No step can be singled out"):
-            module.outstanding_step(courses)
+            module.outstanding_step(logged)
 
 
 def test_a_number_is_compared_with_those_around_it_or_says_why_not() -> None:
-    metric = module.metric_at("grad_norm", course(), 7, num_chosen_from=20)
+    metric = module.metric_at("grad_norm", jumping(), 7, num_chosen_from=20)
     assert (metric.value.value, metric.is_unusual) == (pytest.approx(9 * 1.3), True)
     assert metric.typical.value == pytest.approx(1.1)
-    quiet = module.metric_at("grad_norm", course(), 8, num_chosen_from=1)
+    quiet = module.metric_at("grad_norm", jumping(), 8, num_chosen_from=1)
     assert not quiet.is_unusual
     assert (quiet.by_chance.value or 0) < (metric.by_chance.value or 0)
     broken = module.metric_at("loss", {1: math.nan}, 1, num_chosen_from=1)
     assert (broken.is_unusual, broken.value.undefined) == (True, "it was logged as no finite number")
-    alone = module.metric_at("loss", {1: 2.0}, 1, num_chosen_from=1)
-    assert (alone.is_unusual, alone.value.value) == (False, 2.0)
-    assert alone.deviation.undefined == "0 other steps have the number, and a spread needs 8"
+    single = module.metric_at("loss", {1: 2.0}, 1, num_chosen_from=1)
+    assert (single.is_unusual, single.value.value) == (False, 2.0)
+    assert single.deviation.undefined == "0 other steps have the number, and a spread needs 8"
 
 
 def prepared(groups: list[RolloutGroup] | None = None) -> PreparedStep:
     return prepare_step(tiny_policy("llama_untied_biases"), groups or tiny_groups(), DAPO)
 
 
-@pytest.mark.parametrize("most", [0, 512])
-def test_tokens_are_of_the_rollouts_with_the_largest_part(most: int) -> None:
+@pytest.mark.parametrize("limit", [0, 512])
+def test_tokens_are_of_the_rollouts_with_the_largest_part(limit: int) -> None:
     step = prepared()
     gram = measure_step(step)
-    tensors, tokens = module.spike_parts(step, gram, most_tokens=most)
-    assert [one.tensor for one in tensors] == list(step.policy.trainable)
+    tensors, tokens = module.spike_parts(step, gram, most_tokens=limit)
+    assert [tensor.tensor for tensor in tensors] == list(step.policy.trainable)
     assert gram.logged_gram is not None
     shares = projection_shares(gram.logged_gram)
     largest = list(zip(gram.group_ids, gram.samples, strict=True))[int(abs(shares).argmax())]
-    assert [(one.group_id, one.sample) for one in tokens][:1] == ([largest] if most else [])
+    assert [(rollout.group_id, rollout.sample) for rollout in tokens][:1] == ([largest] if limit else [])
 
 
 @pytest.mark.parametrize("advantage", [0.0, None])
@@ -84,7 +84,7 @@ def test_nothing_is_asked_of_a_gradient_that_is_zero_or_not_known(advantage: flo
     step = prepared(groups)
     gram = measure_step(step)
     assert module.spike_parts(step, gram, most_tokens=8) == ((), ())
-    reasons = {one.projection_share.undefined for one in module._rollouts_of(groups, gram, "not logged")}
+    reasons = {rollout.projection_share.undefined for rollout in module._rollouts_of(groups, gram, "not logged")}
     assert reasons == {"the gradient is zero" if advantage == 0 else "not logged"}
 
 
@@ -104,7 +104,7 @@ def test_rollouts_come_by_their_part_of_the_gradient(gram: StepGram) -> None:
     assert sizes == sorted(sizes, reverse=True)
     for first in rollouts:
         assert first.projection_share.value == pytest.approx(shares[first.group_id, first.sample])
-        remaining = [at for at, name in enumerate(names) if name != (first.group_id, first.sample)]
+        remaining = [row for row, name in enumerate(names) if name != (first.group_id, first.sample)]
         assert first.norm_without.value == pytest.approx(np.sqrt(matrix[np.ix_(remaining, remaining)].sum()), rel=1e-6)
 
 
@@ -112,19 +112,18 @@ def test_without_gradients_those_that_repeat_most_come_first() -> None:
     texts = ["one two three four five", "no no no no no no no", "short"]
     group = with_fields(group_of([0.0, 1.0, 0.0]), completion=texts)
     ranked = module._rollouts_of([group], None, "the weights are gone")
-    assert [one.sample for one in ranked] == [1, 0, 2]
+    assert [rollout.sample for rollout in ranked] == [1, 0, 2]
     assert ranked[0].repeated_ngrams.value == pytest.approx(0.75)
     assert ranked[2].repeated_ngrams.undefined == "the completion is shorter than 4"
     assert ranked[0].projection_share.undefined == ranked[0].norm_without.undefined == "the weights are gone"
 
 
 def test_rollouts_go_until_the_norm_is_that_of_the_steps_around(gram: StepGram) -> None:
-    every = module._removals_of(gram, None)
-    assert [one.num_removed for one in every] == list(range(1, 1 + len(every)))
-    assert len(every) == 2  # a quarter of six, rounded up
-    assert every[0].grad_norm > every[1].grad_norm
-    assert module._removals_of(gram, every[0].grad_norm) == every[:1]
-    assert module._removals_of(gram, 0.0) == every
+    removals = module._removals_of(gram, None)
+    assert [removal.num_removed for removal in removals] == [1, 2]  # a quarter of six, rounded up
+    assert removals[0].grad_norm > removals[1].grad_norm
+    assert module._removals_of(gram, removals[0].grad_norm) == removals[:1]
+    assert module._removals_of(gram, 0.0) == removals
     zero = replace(gram, gram=np.zeros_like(gram.gram))
     assert module._removals_of(zero, 1.0) == module._removals_of(None, 1.0) == ()
 
@@ -133,22 +132,18 @@ def test_tokens_come_by_the_norm_of_their_gradient(gram: StepGram) -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     measured = measure_rollout_tokens(prepared, gram, range(6))
     tokens = module._tokens_of(measured)
-    norms = sorted((norm for one in measured for norm in one.norms[one.is_seen].tolist()), reverse=True)
-    assert [one.norm for one in tokens] == norms[: module.MAX_TOKENS]
+    norms = np.concatenate([rollout.norms[rollout.is_seen] for rollout in measured])
+    assert [token.norm for token in tokens] == sorted(norms.tolist(), reverse=True)[: module.MAX_TOKENS]
     first = tokens[0]
-    (of_rollout,) = [one for one in measured if (one.group_id, one.sample) == (first.group_id, first.sample)]
-    assert (first.text, first.weight) == (of_rollout.texts[first.position], of_rollout.weights[first.position])
+    (rollout,) = [row for row in measured if (row.group_id, row.sample) == (first.group_id, first.sample)]
+    assert (first.text, first.weight) == (rollout.texts[first.position], rollout.weights[first.position])
 
 
 def test_parameters_come_by_their_part_of_the_squared_norm() -> None:
-    norms = [
-        TensorNorm(tensor=name, num_entries=count, norm=norm) for name, count, norm in [("a", 30, 3.0), ("b", 10, 4.0)]
-    ]
-    tensors = module._tensors_of(norms)
-    assert [(one.tensor, one.tensor_share, one.frac_parameters) for one in tensors] == [
-        ("b", pytest.approx(0.64), 0.25),
-        ("a", pytest.approx(0.36), 0.75),
-    ]
+    rows = [("a", 30, 3.0), ("b", 10, 4.0)]
+    norms = [TensorNorm(tensor=name, num_entries=count, norm=norm) for name, count, norm in rows]
+    shares = [(tensor.tensor, tensor.tensor_share, tensor.frac_parameters) for tensor in module._tensors_of(norms)]
+    assert shares == [("b", pytest.approx(0.64), 0.25), ("a", pytest.approx(0.36), 0.75)]
     assert module._tensors_of([TensorNorm(tensor="a", num_entries=1, norm=0.0)]) == ()
 
 
@@ -156,9 +151,9 @@ QUIET = {step: {"grad_norm": 1.0 + 0.1 * (step % 4), "kl": 0.01 * (1 + step % 3)
 REWARDS = {step: {**values, "reward": 0.5 + 0.01 * (step % 3)} for step, values in QUIET.items()}
 
 
-def run_with(monkeypatch: pytest.MonkeyPatch, metrics: Mapping[int, Mapping[str, float]], **more: object) -> Run:
+def run_with(monkeypatch: pytest.MonkeyPatch, metrics: Mapping[int, Mapping[str, float]], **fields: object) -> Run:
     groups = [group_of([0.0, 1.0, 1.0, 0.0], step=step, advantages=[-1.0, 1.0, 1.0, -1.0]) for step in range(1, 21)]
-    run = replace(run_of(*groups, metrics=metrics), **more)
+    run = replace(run_of(*groups, metrics=metrics), **fields)
     monkeypatch.setattr(module, "read_run", lambda *_, **__: run)
     return run
 
@@ -167,7 +162,11 @@ def test_the_step_that_stands_out_is_chosen(monkeypatch: pytest.MonkeyPatch) -> 
     run_with(monkeypatch, REWARDS | {9: {"grad_norm": 30.0, "kl": 0.02, "reward": 0.1, "entropy": 1.0}})
     report = measure_spike("run")
     assert (report.step, report.was_named, report.course[9]) == (9, False, 30.0)
-    assert {one.name: one.is_unusual for one in report.metrics} == {"grad_norm": True, "kl": False, "reward": True}
+    assert {metric.name: metric.is_unusual for metric in report.metrics} == {
+        "grad_norm": True,
+        "kl": False,
+        "reward": True,
+    }
     assert report.findings[0].startswith("Step 9 stands out: grad_norm 30, 25 times the 1.2 of the 19 steps")
     assert report.findings[0].endswith("; also reward (0.1).")
     assert report.grad_norm.undefined == "the log has neither ids nor texts of the completions"
@@ -258,9 +257,9 @@ def test_a_norm_of_zero_is_told_of_live_steps_alone() -> None:
 def test_of_many_steps_beyond_chance_the_first_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     spiky = {step: {"kl": 5.0 if step % 20 == 7 else 1.0 + 0.01 * (step % 3)} for step in range(1, 601)}
     run_with(monkeypatch, spiky)
-    _, more, *_ = measure_spike("run").findings
-    assert more.startswith("29 more steps with kl beyond chance: ")
-    assert more.endswith(", 407 and others.")
+    _, sentence, *_ = measure_spike("run").findings
+    assert sentence.startswith("29 more steps with kl beyond chance: ")
+    assert sentence.endswith(", 407 and others.")
 
 
 @pytest.mark.parametrize(("jump", "is_told"), [(30, True), (5, False), (None, False)])
@@ -273,12 +272,14 @@ def test_a_learning_rate_that_jumps_after_its_warm_up_is_told(jump: int | None, 
     assert sentence.endswith(" to 1e-06 at step 15, and again at 30, 45: cycles, or restarts.")
 
 
-@pytest.mark.parametrize(("least", "is_told"), [(0.0, True), (0.05, True), (0.5, False)])
-def test_a_restart_with_a_warm_up_of_its_own_is_told(least: float, is_told: bool) -> None:
-    one = [min((step + 1) / 5, 1.0) * (least + (1 - least) * (1 + np.cos(np.pi * step / 39)) / 2) for step in range(40)]
-    metrics = {step: {"lr": 1e-6 * rate} for step, rate in enumerate(one + one)}
-    told = [sentence for sentence in module.spike_sentences(run_of(metrics=metrics)) if "rises" in sentence]
-    assert len(told) == is_told
+@pytest.mark.parametrize(("floor", "is_told"), [(0.0, True), (0.05, True), (0.5, False)])
+def test_a_restart_with_a_warm_up_of_its_own_is_told(floor: float, is_told: bool) -> None:
+    cycle = [
+        min((step + 1) / 5, 1.0) * (floor + (1 - floor) * (1 + np.cos(np.pi * step / 39)) / 2) for step in range(40)
+    ]
+    metrics = {step: {"lr": 1e-6 * rate} for step, rate in enumerate(cycle + cycle)}
+    rises = [sentence for sentence in module.spike_sentences(run_of(metrics=metrics)) if "rises" in sentence]
+    assert len(rises) == is_told
     assert not any("rises" in text for text in module.spike_sentences(run_of(metrics=dict(list(metrics.items())[:40]))))
 
 
@@ -303,14 +304,14 @@ def test_beside_dead_steps_a_live_one_is_no_spike(
 ) -> None:
     """A log of 300 steps, 85 without a live group, had "step 11 stands out: 3.09e+04 times" and 24 more such steps."""
     metrics = {
-        at: {"grad_norm": 1 + 0.1 * (at % 4), name: live}
-        if at < num_live
-        else {"grad_norm": (1e-6 if at < 19 else of_the_kl) * (1 + 0.1 * (at % 3)), name: dead}
-        for at in range(20)
+        number: {"grad_norm": 1 + 0.1 * (number % 4), name: live}
+        if number < num_live
+        else {"grad_norm": (1e-6 if number < 19 else of_the_kl) * (1 + 0.1 * (number % 3)), name: dead}
+        for number in range(20)
     }
     sentences = module.spike_sentences(run_of(metrics=metrics))
     assert [sentence.split()[1] for sentence in sentences if "stands out" in sentence] == [
-        str(at) for at in ([] if step is None else [3 if step == 0 else step])
+        str(number) for number in ([] if step is None else [3 if step == 0 else step])
     ]
 
 
@@ -349,7 +350,11 @@ def test_another_number_makes_no_step_stand_out_that_was_searched_for(monkeypatc
     """Of as many logged numbers one is often further off at the furthest step than one of them is by chance."""
     run_with(monkeypatch, REWARDS | {9: {"grad_norm": 1.5, "kl": 0.02, "reward": 0.1}})
     report = measure_spike("run")
-    assert {one.name: one.is_unusual for one in report.metrics} == {"grad_norm": False, "kl": False, "reward": False}
+    assert {metric.name: metric.is_unusual for metric in report.metrics} == {
+        "grad_norm": False,
+        "kl": False,
+        "reward": False,
+    }
     assert report.findings[0].startswith("No step stands out. The furthest is step 9: grad_norm 1.5")
     assert measure_spike("run", step=9).findings[0].startswith("Step 9 stands out: reward 0.1")
 
@@ -358,7 +363,7 @@ def test_33_times_the_level_beyond_a_heavy_tail_is_said_on_page_and_screen(monke
     norms = (32, 25, 18, 35, 28, 21, 50, 20, 24, 58, 28, 34, 932, 24, 28, 36, 34, 54, 22, 26, 82, 21)
     metrics = {step: {"kl": 1.0 + step % 7 / 10} for step in range(1, 51)}
     run = run_with(
-        monkeypatch, metrics | {at + 1: metrics[at + 1] | {"grad_norm": norm} for at, norm in enumerate(norms)}
+        monkeypatch, metrics | {index + 1: metrics[index + 1] | {"grad_norm": norm} for index, norm in enumerate(norms)}
     )
     (headline,) = module.spike_sentences(run)
     assert headline.startswith("Step 13 may stand out: grad_norm 932, 33.3 times the 28 of the 21 steps around it, ")
