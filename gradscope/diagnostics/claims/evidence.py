@@ -193,7 +193,7 @@ class Evidence(MetricValues, kw_only=True):
         request = replace(self.request("weight"), advantages=("logged", self.advantage), group_sizes=())
         from gradscope.diagnostics.rank.measure import collect_kinds
 
-        collected = collect_kinds(run, [step], [request], self.engine, self.progress, most=MAX_TOKENS)
+        collected = collect_kinds(run, [step], [request], self.engine, self.progress, max_tokens=MAX_TOKENS)
         return origin, _require_step(collected["weight"])
 
     @computed_once
@@ -246,7 +246,7 @@ class Evidence(MetricValues, kw_only=True):
         from gradscope.diagnostics.rank.measure import collect_kinds
 
         requests = list(map(self.request, _KINDS))
-        return collect_kinds(self.run, self.steps, requests, self.engine, self.progress, most=MAX_TOKENS)
+        return collect_kinds(self.run, self.steps, requests, self.engine, self.progress, max_tokens=MAX_TOKENS)
 
 
 def _require_step(collected: Collected) -> Collected:

@@ -317,7 +317,7 @@ def advantage_ranks(kind: RowKind, evidence: Evidence) -> RankEvidence:
     points: list[RankCurvePoint] = []
     ranks: list[GroupRank] = []
     for size in request.sizes(rows, evidence.advantage):
-        spectra, curve = AdvantagedStep.of(rows, evidence.advantage, size).of_parts(chosen)
+        spectra, curve = AdvantagedStep.split(rows, evidence.advantage, size).part_spectra(chosen)
         ranks.extend(ranks_of_groups(spectra))
         points.extend(curve)
     seen = "" if len(drawn) == len(groups) else f" {len(drawn):,} of {len(groups):,} groups were looked at."

@@ -34,7 +34,7 @@ def measure_geometry(
 ) -> results.StepGeometry:
     """One step's gradient under the logged advantage; undefined where none was logged."""
     full, policy = rows.full_gram, rows.policy_gram
-    none, sparsity = Estimate.undefined_because("no advantages were logged"), dict[str, Estimate]()
+    unknown, sparsity = Estimate.undefined_because("no advantages were logged"), dict[str, Estimate]()
     if policy is not None:
         norms = geometry.row_norms(policy)
         sparsity = {"zero_groups": geometry.zero_groups(norms, rows.group_ids), **geometry.row_sparsity(norms)}
@@ -43,10 +43,10 @@ def measure_geometry(
         weights=weights.path.name,
         num_rollouts=len(rows.group_ids),
         num_inferred_ids=gram.num_inferred_ids,
-        grad_norm=none if full is None else Estimate.exact(geometry.batch_norm(full), num_units=len(full)),
+        grad_norm=unknown if full is None else Estimate.exact(geometry.batch_norm(full), num_units=len(full)),
         logged_grad_norm=logged.get("grad_norm"),
-        cancellation=none if policy is None else geometry.cancellation(policy),
-        class_subspace_energy=none if policy is None else _class_energy(rows, policy),
+        cancellation=unknown if policy is None else geometry.cancellation(policy),
+        class_subspace_energy=unknown if policy is None else _class_energy(rows, policy),
         sparsity=sparsity,
         verification=gram.verification.describe(),
     )
@@ -82,8 +82,8 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[resu
     names, table = weights_by_name(rows, advantages)
     groups = group_index(rows)
     by_token = LOGGED in advantages and rows.advantages is None and rows.policy_gram is not None
-    apart = {LOGGED: Estimate.undefined_because(_BY_TOKEN)} if by_token else {}
-    first = [_of_tokens(rows, groups, names)] if by_token else []
+    cosines = {LOGGED: Estimate.undefined_because(_BY_TOKEN)} if by_token else {}
+    first = [_token_update(rows, groups, names)] if by_token else []
     if not names:
         return first
     targets, why_no_target = _pass_at_k_targets(rows)
@@ -101,7 +101,7 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[resu
             alignment={"pass@1": Estimate.undefined_because(why_no_target)}
             if why_no_target is not None
             else {name: expected.cosine(index, target) for name, target in index_of.items()},
-            cosines=apart
+            cosines=cosines
             | {
                 other: Estimate.undefined_because(_ZERO_UPDATE) if np.isnan(angle) else Estimate.exact(float(angle))
                 for other, angle in zip(names, angles[index], strict=True)
@@ -113,11 +113,11 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[resu
     ]
 
 
-def _of_tokens(rows: StepRows, groups: NDArray[np.int64], names: Sequence[str]) -> results.FormulationUpdate:
+def _token_update(rows: StepRows, groups: NDArray[np.int64], names: Sequence[str]) -> results.FormulationUpdate:
     """The logged update where each token has its own advantage: its rows are weighed already."""
     assert rows.policy_gram is not None, "the caller looked"
-    weighed, ones = replace(rows, gram=rows.policy_gram), np.ones(len(rows.group_ids))
-    expected = alignment.expected_updates(weighed.gram, ones[None], groups)
+    weighed, weights = replace(rows, gram=rows.policy_gram), np.ones(len(rows.group_ids))
+    expected = alignment.expected_updates(weighed.gram, weights[None], groups)
     unknown = Estimate.undefined_because(_BY_TOKEN)
     targets = list(_pass_at_k_targets(rows)[0]) or ["pass@1"]
     return results.FormulationUpdate(
@@ -128,7 +128,7 @@ def _of_tokens(rows: StepRows, groups: NDArray[np.int64], names: Sequence[str]) 
         noise_within=unknown,
         alignment=dict.fromkeys(targets, unknown),
         cosines=dict.fromkeys(names, unknown),
-        **_size(weighed, ones, groups),
+        **_size(weighed, weights, groups),
     )
 
 
@@ -137,19 +137,20 @@ def measure_shares(rows: StepRows) -> list[results.GroupShare]:
     if rows.policy_gram is None:
         return []
     shares = geometry.projection_shares(rows.policy_gram)
-    none = Estimate.undefined_because("the step has no gradient")
+    unknown = Estimate.undefined_because("the step has no gradient")
     group_shares = []
     for part in sub_groups(rows, None):
-        mine = shares[part.index]
-        rewards = rows.rewards[part.index]
-        has_share = bool(np.isfinite(mine).all())
+        rewards, part_shares = rows.rewards[part.index], shares[part.index]
+        has_share = bool(np.isfinite(part_shares).all())
         group_shares.append(
             results.GroupShare(
                 step=rows.step,
                 group_id=part.group_id,
                 pass_rate=None if np.isnan(rewards).any() else float(rewards.mean()),
-                projection_share=Estimate.exact(float(mine.sum()), num_units=len(mine)) if has_share else none,
-                rollouts=tuple(float(share) for share in mine) if has_share else (),
+                projection_share=Estimate.exact(float(part_shares.sum()), num_units=len(part_shares))
+                if has_share
+                else unknown,
+                rollouts=tuple(float(share) for share in part_shares) if has_share else (),
             )
         )
     return group_shares
@@ -178,8 +179,8 @@ def weights_by_name(rows: StepRows, advantages: Sequence[str]) -> tuple[list[str
 def in_order(rows: StepRows, values: Sequence[Array]) -> Array:
     """Values by group, [J][G], in the order of the step's rollouts, [R]."""
     ordered = np.empty(len(rows.group_ids))
-    for part, mine in zip(sub_groups(rows, None), values, strict=True):
-        ordered[part.index] = mine
+    for part, part_values in zip(sub_groups(rows, None), values, strict=True):
+        ordered[part.index] = part_values
     return ordered
 
 
@@ -210,10 +211,10 @@ def _noise_within(rows: StepRows, advantage: str) -> Estimate:
     halves: dict[str, list[SubGroup]] = {}
     for part in sub_groups(rows, size):
         halves.setdefault(part.group_id, []).append(part)
-    parts = [half for of_group in halves.values() for half in of_group[:2]]
+    parts = [half for group_halves in halves.values() for half in group_halves[:2]]
     weights = np.zeros((len(parts), len(rows.group_ids)))
-    for row, part, own in zip(weights, parts, advantages_of(rows, parts, advantage), strict=True):
-        row[part.index] = own
+    for row, part, advantages in zip(weights, parts, advantages_of(rows, parts, advantage), strict=True):
+        row[part.index] = advantages
     return alignment.noise_within(geometry.update_gram(rows.gram, weights))
 
 
@@ -274,8 +275,8 @@ def measure_interference(
     if why_not is not None or not names:
         return [], []
     groups, is_correct = group_index(rows), rows.rewards == 1.0
-    every = [prompt_effects(rows.gram, weights, groups, is_correct) for weights in table]
-    of_steps = [
+    all_effects = [prompt_effects(rows.gram, weights, groups, is_correct) for weights in table]
+    interference = [
         results.Interference(
             step=rows.step,
             advantage=name,
@@ -283,10 +284,10 @@ def measure_interference(
             cosine=effects.mean_cosine(),
             transfer=effects.transfer(),
         )
-        for name, effects in zip(names, every, strict=True)
+        for name, effects in zip(names, all_effects, strict=True)
     ]
-    pulls = every[0].pulls
-    return of_steps, influences_of(rows, names[0], pulls, compress(every[0].influences(), pulls))
+    pulls = all_effects[0].pulls
+    return interference, influences_of(rows, names[0], pulls, compress(all_effects[0].influences(), pulls))
 
 
 def influences_of(

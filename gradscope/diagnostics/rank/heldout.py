@@ -18,7 +18,7 @@ from gradscope.diagnostics.rank.formulations import group_index, influences_of, 
 from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.metrics.gram.alignment import HeldoutEffects, heldout_effects
+from gradscope.metrics.gram.alignment import heldout_effects
 from gradscope.metrics.outcomes.groups import binary_threshold
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
@@ -71,7 +71,7 @@ def read_heldout(
         grouped.setdefault(rollout.prompt_ids or (messages, rollout.prompt), []).append(rollout)
     prompts = list(grouped.values())
     drawn = _drawn(prompts, np.random.default_rng(seed))
-    distinct = sum(len(set(map(_answer, own))) for own in prompts)
+    distinct = sum(len(set(map(_answer, samples))) for samples in prompts)
     notes = [
         f"Held-out answers: {len(usable):,} correct samples in {path}; distinct answers {distinct:,}, prompts "
         f"{len(prompts):,}."
@@ -79,13 +79,15 @@ def read_heldout(
     if len(usable) < len(correct):
         notes.append(f"{len(correct) - len(usable)} correct samples without text, or of several sequences, left out.")
     if sum(map(len, drawn)) < len(usable):
-        num_prompts = sum(1 for own in drawn if own)
+        num_prompts = sum(map(bool, drawn))
         notes.append(f"{MAX_ANSWERS} distinct answers of {num_prompts:,} prompts were drawn at random (seed {seed}).")
     names = {rollout.group_id: group.prompt_id for group in groups for rollout in group.rollouts}
-    answered = [(own[0], Counter(map(_answer, own)), own) for own in drawn if own]
+    answered = [samples for samples in drawn if samples]
     return HeldoutAnswers(
-        prompts=tuple(_group(names[first.group_id], own) for first, _, own in answered),
-        shares=tuple(tuple(count / len(own) for count in counts.values()) for _, counts, own in answered),
+        prompts=tuple(_group(names[samples[0].group_id], samples) for samples in answered),
+        shares=tuple(
+            tuple(count / len(samples) for count in Counter(map(_answer, samples)).values()) for samples in answered
+        ),
         notes=tuple(notes),
     )
 
@@ -94,13 +96,14 @@ def _correct(path: str | Path, rollouts: Sequence[Rollout], threshold: float | N
     graded = [(rollout, rollout.reward) for rollout in rollouts if rollout.reward is not None]
     if not graded:
         raise InputError(f"{path} holds no sample with a reward.", hint="Give every sample a reward of 0 or 1.")
-    least = binary_threshold([reward for _, reward in graded]) if threshold is None else threshold
-    if least is None:
+    if threshold is None:
+        threshold = binary_threshold([reward for _, reward in graded])
+    if threshold is None:
         raise InputError(
             f"{path} has rewards that are neither 0/1 nor -1/1: which samples are correct is not known.",
             hint="Say from which reward on a sample counts as correct: --heldout-threshold 0.5",
         )
-    correct = [rollout for rollout, reward in graded if reward >= least]
+    correct = [rollout for rollout, reward in graded if reward >= threshold]
     if not correct:
         raise InputError(
             f"None of the {len(graded):,} samples in {path} is correct, so there is no answer to compare a step with.",
@@ -120,20 +123,20 @@ def _answer(rollout: Rollout) -> object:
 
 def _drawn(prompts: Sequence[Sequence[Rollout]], rng: np.random.Generator) -> list[list[Rollout]]:
     """Samples of each prompt in random order, one of every prompt in turn, up to the most distinct answers."""
-    if sum(len(set(map(_answer, own))) for own in prompts) <= MAX_ANSWERS:
-        return [list(own) for own in prompts]
+    if sum(len(set(map(_answer, samples))) for samples in prompts) <= MAX_ANSWERS:
+        return [list(samples) for samples in prompts]
     drawn: list[list[Rollout]] = [[] for _ in prompts]
     seen: set[tuple[int, object]] = set()
-    orders = [rng.permutation(len(own)) for own in prompts]
+    orders = [rng.permutation(len(samples)) for samples in prompts]
     prompt_order = rng.permutation(len(prompts)).tolist()
-    for turn, at in product(range(max(map(len, prompts))), prompt_order):
-        if turn >= len(prompts[at]):
+    for turn, index in product(range(max(map(len, prompts))), prompt_order):
+        if turn >= len(prompts[index]):
             continue
-        rollout = prompts[at][orders[at][turn]]
-        if (at, _answer(rollout)) not in seen and len(seen) == MAX_ANSWERS:
+        rollout = prompts[index][orders[index][turn]]
+        if (index, _answer(rollout)) not in seen and len(seen) == MAX_ANSWERS:
             break
-        seen.add((at, _answer(rollout)))
-        drawn[at].append(rollout)
+        seen.add((index, _answer(rollout)))
+        drawn[index].append(rollout)
     return drawn
 
 
@@ -183,17 +186,17 @@ def measure_heldout(
     """What the groups do to held-out prompts' correct answers, by formulation; each group's part under the first."""
     # Logged advantages that differ by token have no row here.
     names, table = weights_by_name(rows, advantages)
-    own, unknown, is_correct = None, _UNEVEN, np.zeros(len(rows.rewards), dtype=np.bool_)
+    own_products, unknown, is_correct = None, _UNEVEN, np.zeros(len(rows.rewards), dtype=np.bool_)
     if not np.isin(rows.rewards, (0.0, 1.0)).all():
         unknown = _NOT_BINARY
     elif heldout.scales is not None:
-        own, is_correct = rows.gram * heldout.scales, (rows.rewards == 1.0) & (heldout.scales > 0)
-    groups, every = group_index(rows), list[HeldoutEffects]()
-    for weights in table:
-        every.append(
-            heldout_effects(rows.gram, weights, groups, is_correct, heldout.cross, heldout.norms, own, unknown)
-        )
-    of_steps = [
+        own_products, is_correct = rows.gram * heldout.scales, (rows.rewards == 1.0) & (heldout.scales > 0)
+    groups = group_index(rows)
+    measured = [
+        heldout_effects(rows.gram, weights, groups, is_correct, heldout.cross, heldout.norms, own_products, unknown)
+        for weights in table
+    ]
+    transfers = [
         HeldoutTransfer(
             step=rows.step,
             advantage=name,
@@ -203,8 +206,8 @@ def measure_heldout(
             cosine=effects.mean_cosine(),
             transfer=effects.transfer(),
         )
-        for name, effects in zip(names, every, strict=True)
+        for name, effects in zip(names, measured, strict=True)
     ]
     if not names:
         return [], []
-    return of_steps, influences_of(rows, names[0], every[0].pulls, every[0].influences())
+    return transfers, influences_of(rows, names[0], measured[0].pulls, measured[0].influences())

@@ -97,15 +97,14 @@ def _token_sparsity(step: int, tokens: Sequence[TokenGram]) -> list[GradientSpar
 
 
 def _weight_sparsity(step: int, spectra: Sequence[WeightSpectrum]) -> list[GradientSparsity]:
-    return [
-        _sparsity(step, of.entries, parts="entries", tensor=of.tensor, num_parts=math.prod(of.shape), frac_seen=1.0)
-        for of in spectra
-    ]
+    names = [{"tensor": weight.tensor, "num_parts": math.prod(weight.shape)} for weight in spectra]
+    pairs = zip(spectra, names, strict=True)
+    return [_sparsity(step, weight.entries, parts="entries", frac_seen=1.0, **named) for weight, named in pairs]
 
 
-def _sparsity(step: int, numbers: Mapping[str, Estimate], **of: Any) -> GradientSparsity:
+def _sparsity(step: int, numbers: Mapping[str, Estimate], **parts: Any) -> GradientSparsity:
     zero, small = numbers["zero_rows"], numbers["small_rows"]
-    return GradientSparsity(step=step, zero=zero, small=small, hoyer=numbers["hoyer"], gini=numbers["gini"], **of)
+    return GradientSparsity(step=step, zero=zero, small=small, hoyer=numbers["hoyer"], gini=numbers["gini"], **parts)
 
 
 _IN_PARTS = "several processes share the model, and each has a part of every matrix"
@@ -204,8 +203,8 @@ class Collected(Struct, kw_only=True):
             self.missing_parts["heldout"] = f"step {rows.step}: {answer}. {answer.advice.rstrip('.')}"
             return
         self.heldout_sentences |= dict.fromkeys(answer.notes)
-        of_steps, of_groups = measure_heldout(rows, answer, advantages)
-        self.add(heldout=of_steps, heldout_influences=of_groups)
+        transfers, influences = measure_heldout(rows, answer, advantages)
+        self.add(heldout=transfers, heldout_influences=influences)
 
     def heldout_notes(self) -> Iterator[str]:
         """Remarks on the held-out numbers: of all steps, then of those that have none."""
@@ -219,7 +218,8 @@ def _kl_of_dead_groups(gram: StepGram) -> list[str]:
     kl, rewarded = gram.kl_gram, gram.policy_gram
     if kl is None or rewarded is None:
         return []
-    groups = [[row for row, of in enumerate(gram.group_ids) if of == group] for group in dict.fromkeys(gram.group_ids)]
+    ids = np.array(gram.group_ids)
+    groups = [np.flatnonzero(ids == group_id) for group_id in dict.fromkeys(gram.group_ids)]
     dead = [rows for rows in groups if not rewarded[np.ix_(rows, rows)].any()]
     norms = ", ".join(f"{batch_norm(kl[np.ix_(rows, rows)]):.3g}" for rows in dead[:8])
     sentence = (
@@ -320,7 +320,7 @@ def _collect_spectra(rows: StepRows, tokens: Sequence[TokenGram], request: RankR
             collected.refused[advantage] = error.message
 
 
-def several_answers(
+def answer_all(
     prepared: PreparedStep,
     gram: StepGram,
     *,
@@ -340,7 +340,7 @@ def several_answers(
     return tuple(answers)
 
 
-def row_question(request: RankRequest, most: int, num_buckets: int | None = None) -> RowQuestion | None:
+def row_question(request: RankRequest, max_tokens: int, num_buckets: int | None = None) -> RowQuestion | None:
     """What a kind of rows needs besides the Gram matrix of the rollouts; None for rollouts and groups."""
     if request.rows == "weight":
         return partial(weight_rows, request=request)
@@ -350,34 +350,34 @@ def row_question(request: RankRequest, most: int, num_buckets: int | None = None
     from gradscope.gradients.tokens.measure import measure_signals, measure_tokens
 
     if request.rows == "hidden" or request.rows == "logit":
-        return partial(measure_signals, signal=request.rows, max_tokens=most, seed=request.options.seed)
-    drawn = most if num_buckets is None else None
-    return partial(measure_tokens, max_tokens=drawn, num_buckets=num_buckets, seed=request.options.seed)
+        return partial(measure_signals, signal=request.rows, most=max_tokens, seed=request.options.seed)
+    drawn = max_tokens if num_buckets is None else None
+    return partial(measure_tokens, most=drawn, num_buckets=num_buckets, seed=request.options.seed)
 
 
-def rows_and_more(
+def rows_and_extra(
     prepared: PreparedStep,
     gram: StepGram,
     *,
     progress: ProgressCallback = no_progress,
     rows: RowQuestion,
-    more: RowQuestion,
+    extra: RowQuestion,
 ) -> tuple[Any, Any]:
     """Rows, and something else that is known of the step while its weights are in memory; None where it has none."""
-    return rows(prepared, gram, progress=progress), more(prepared, gram, progress=progress)
+    return rows(prepared, gram, progress=progress), extra(prepared, gram, progress=progress)
 
 
 MAX_WEIGHTS = 32
 """Matrices that are decomposed where every kind of rows is asked for: each costs some thirty decompositions a group."""
 
 
-def _question(request: RankRequest, most: int) -> RowQuestion | None:
+def _question(request: RankRequest, max_tokens: int) -> RowQuestion | None:
     """The same with weights drawn at random, and for rows that are tokens their energies."""
-    question = row_question(request, most)
+    question = row_question(request, max_tokens)
     if question is not None and request.rows == "weight":
-        return partial(question, most=MAX_WEIGHTS)
+        return partial(question, max_weights=MAX_WEIGHTS)
     if question is not None and request.rows == "token":
-        return partial(rows_and_more, rows=question, more=weigh_step)
+        return partial(rows_and_extra, rows=question, extra=weigh_step)
     return question
 
 
@@ -388,25 +388,25 @@ def collect_kinds(
     engine: EngineOptions,
     progress: ProgressCallback,
     *,
-    most: int,
+    max_tokens: int,
 ) -> Mapping[RowKind, Collected]:
     """Every kind of matrix that is asked for, of each step, by kind."""
-    question = partial(several_answers, questions=[_question(request, most) for request in requests])
+    question = partial(answer_all, questions=[_question(request, max_tokens) for request in requests])
     collected: dict[RowKind, Collected] = {
         request.rows: Collected(source=run.source, kind=request.rows) for request in requests
     }
     for measured in measure_steps(run, steps, engine, progress, question):
-        for index, (request, of_kind) in enumerate(zip(requests, collected.values(), strict=True)):
+        for index, (request, collection) in enumerate(zip(requests, collected.values(), strict=True)):
             answer = measured.answer[index] if measured.answer else None
             if isinstance(answer, UsageError):
-                of_kind.skipped[measured.step] = Reason("unusable", answer.message.rstrip("."))
+                collection.skipped[measured.step] = Reason("unusable", answer.message.rstrip("."))
                 continue
             if request.rows == "token" and answer:
                 answer, weighed = answer
                 if weighed is not None:
-                    of_kind.energies.extend(kind_energies(measured.step, weighed.tokens, answer))
-                    of_kind.weighed[measured.step] = weighed
-            examine_step(run, replace(measured, answer=answer), request, of_kind)
+                    collection.energies.extend(kind_energies(measured.step, weighed.tokens, answer))
+                    collection.weighed[measured.step] = weighed
+            examine_step(run, replace(measured, answer=answer), request, collection)
     return collected
 
 
@@ -468,10 +468,10 @@ def measure_rank(
     # step by step, as soon as each is measured
     question = row_question(request, options.tokens or MAX_TOKENS, options.sketch)
     if question is not None and rows == "token":
-        question = partial(rows_and_more, rows=question, more=partial(weigh_step, in_parts=True))
+        question = partial(rows_and_extra, rows=question, extra=partial(weigh_step, in_parts=True))
     if question is not None and rows == "weight":
-        of_gradient = partial(weight_updates.summarize_gradient, learning_rates=weight_updates.learning_rates(run))
-        question = partial(rows_and_more, rows=question, more=of_gradient)
+        summary = partial(weight_updates.summarize_gradient, learning_rates=weight_updates.learning_rates(run))
+        question = partial(rows_and_extra, rows=question, extra=summary)
     if options.heldout is not None:
         threshold, seed = options.heldout_threshold, options.seed
         answers = read_heldout(options.heldout, threshold=threshold, seed=seed, progress=progress)

@@ -116,7 +116,7 @@ def _rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, is_ranke
             f"{advantage} needs groups of at least {entry.min_group_size}, and leaving one out leaves {size - 1}"
         )
     # the sum of ranks without one rollout is that of the other parts and of this part made smaller
-    own = np.where(is_ranked, ranks, 0.0)
+    part_ranks = np.where(is_ranked, ranks, 0.0)
     left_out = np.empty(stack.weights.shape)
     for left in range(size):
         remaining = np.delete(np.arange(size), left)
@@ -124,10 +124,10 @@ def _rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, is_ranke
         grams = weights[:, :, None] * stack.scores[:, remaining][:, :, remaining] * weights[:, None, :]
         ranks_without = effective_ranks(singular_values_from_grams(center_grams(grams) if stack.centered else grams))
         lives = np.any(weights != 0, axis=1) & np.isfinite(ranks_without)
-        sums = own.sum() - own + np.where(lives, ranks_without, 0.0)
+        sums = part_ranks.sum() - part_ranks + np.where(lives, ranks_without, 0.0)
         counts = is_ranked.sum() - is_ranked + lives
         left_out[:, left] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-    return jackknife(float(own.sum() / is_ranked.sum()), list(left_out[is_ranked]), low=1.0, high=float(size))
+    return jackknife(float(part_ranks.sum() / is_ranked.sum()), list(left_out[is_ranked]), low=1.0, high=float(size))
 
 
 _LOGGED_IS_RELATIVE = "the logged advantages are relative to all rollouts of a group; name their formulation"
@@ -138,7 +138,7 @@ _NO_CHANNEL = {
     "residual_kept": "the rows of every group lie on the directions that they share",
 }
 """Why no part has a number of a channel, though it has a gradient."""
-_EACH_GROUP_ALIKE = "groups weigh alike here, and leaving out a rollout is for parts that weigh alike"
+_EQUAL_GROUPS = "groups weigh alike here, and leaving out a rollout is for parts that weigh alike"
 
 
 def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool = False) -> RankCurvePoint:
@@ -150,24 +150,24 @@ def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool =
         counts=counts[is_ranked],
         nulls={name: drawn_counts(values) for name, values in drawn.items()},
         group_ids=[part.group_id for part, is_chosen in zip(stack.parts, is_ranked, strict=True) if is_chosen],
-        most=stack.weights.shape[1],
+        max_rank=stack.weights.shape[1],
         by_group=by_group,
     )
     means, null_ranks, nulls = mean.means(), mean.null_ranks(), dict[str, NullRank]()
     for name in NULLS if drawn else ():
-        none = Estimate.undefined_because(TOKEN_ADVANTAGES)
-        nulls[name] = NullRank(effective_rank=none, difference=none, ratio=none, two_direction_energy=none)
+        unknown = Estimate.undefined_because(TOKEN_ADVANTAGES)
+        nulls[name] = NullRank(effective_rank=unknown, difference=unknown, ratio=unknown, two_direction_energy=unknown)
         if name in null_ranks and name in drawn:
             nulls[name] = replace(null_ranks[name], profile=profile(drawn[name]))
     if not is_ranked.any():
         given_prompts = means["effective_rank"]
     elif by_group:
-        given_prompts = Estimate.undefined_because(_EACH_GROUP_ALIKE)
+        given_prompts = Estimate.undefined_because(_EQUAL_GROUPS)
     else:
         given_prompts = _rank_given_prompts(stack, advantage, counts[:, 0], is_ranked)
     size = float(stack.weights.shape[1])
     shared = {
-        name: mean.mean_up_to(1.0 if name in _SHARES else size, column, none=_NO_CHANNEL.get(name, ""))
+        name: mean.mean_up_to(1.0 if name in _SHARES else size, column, _NO_CHANNEL.get(name, ""))
         for name, column in zip(CHANNELS, channels(stack.gradients)[is_ranked].T, strict=True)
     }
     # no interval of a whole number: where nearly all parts have the same one, resampling them says too little
@@ -206,14 +206,14 @@ def step_spectra(
         by_group: Whether rows of the step's matrix are whole groups (sums over their rollouts) rather than rollouts.
         only: The groups whose ranks are averaged, each weighing the same; None: all, each part weighing the same.
     """
-    step = AdvantagedStep.of(rows, advantage, group_size, centered=centered)
+    step = AdvantagedStep.split(rows, advantage, group_size, centered=centered)
     if not step.parts:
         return [], []
     # at sub-sampled sizes the whole step's rows are nearly the same rows, so its nulls are given once
-    step_spectrum = step.of_step(by_group, with_nulls=group_size is None)
+    step_spectrum = step.step_spectrum(by_group, with_nulls=group_size is None)
     if by_group:
         return [step_spectrum], []
-    spectra, curve = step.of_parts(only)
+    spectra, curve = step.part_spectra(only)
     return [step_spectrum, *spectra], curve
 
 
@@ -227,14 +227,14 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
     weights: list[Array]
 
     @classmethod
-    def of(cls, rows: StepRows, advantage: str, group_size: int | None, *, centered: bool = False) -> AdvantagedStep:
+    def split(cls, rows: StepRows, advantage: str, group_size: int | None, *, centered: bool = False) -> AdvantagedStep:
         """A step in parts of a size; without one where no group is large enough."""
         parts = sub_groups(rows, group_size)
         weights = advantages_of(rows, parts, advantage) if parts else []
         return cls(rows=rows, advantage=advantage, centered=centered, parts=parts, weights=weights)
 
-    def of_parts(self, only: Collection[str] | None) -> tuple[list[GradientSpectrum], list[RankCurvePoint]]:
-        """A spectrum a part, and averages; of some groups alone, under the advantages that they have in the step.
+    def part_spectra(self, only: Collection[str] | None) -> tuple[list[GradientSpectrum], list[RankCurvePoint]]:
+        """The parts' spectra and averages; ``only`` some groups, under the advantages that they have in the step.
 
         The step's own spectrum, which :func:`step_spectra` adds, takes the cube of its number of rollouts.
         """
@@ -291,7 +291,7 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
             )
         return stacks
 
-    def of_step(self, by_group: bool, *, with_nulls: bool) -> GradientSpectrum:
+    def step_spectrum(self, by_group: bool, *, with_nulls: bool) -> GradientSpectrum:
         """The spectrum of all rows of the step, or of the sums over its groups."""
         scores, weights, gram = self._matrix(self.parts, self.weights, by_group)
         values = None if scores.rows is None else scores.singular_values(weights, centered=self.centered)
@@ -300,7 +300,7 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
         nulls = self._step_nulls(by_group) if with_nulls else None
         return spectrum_of(gram, label, self.rows.relative_row_error, values=values, nulls=nulls)
 
-    def of_tokens(self, gram: TokenGram, part: SubGroup, advantages: Array, *, seed: int) -> _TokenPart:
+    def token_part(self, gram: TokenGram, part: SubGroup, advantages: Array, *, seed: int) -> _TokenPart:
         """The tokens of one part of a group, as ``seed`` drew them."""
         inside = np.flatnonzero(np.isin(gram.table.rollouts, part.index))
         weights = _token_weights(gram.table, part.index, advantages, self.advantage)[inside]
@@ -313,7 +313,7 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
             energy, squares = float(np.trace(weighted)), float(np.sum(weighted**2))
             error = ((1.0 + squares / energy**2) / gram.num_buckets) ** 0.5 if energy > 0 else 0.0
         row_error = self.rows.relative_row_error
-        how = TokenRows(
+        token_rows = TokenRows(
             method="sketch" if error is not None else "exact" if frac_seen == 1.0 else "sampled",
             num_tokens=round(len(inside) / frac_seen),
             frac_seen=frac_seen,
@@ -339,7 +339,7 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
                 spread=spread,
             )
         label = self._label(part, "token", (len(inside), gram.num_columns))
-        spectrum = spectrum_of(weighted, label, how.value_error, nulls=mean_null_ranks(drawn), tokens=how)
+        spectrum = spectrum_of(weighted, label, token_rows.value_error, nulls=mean_null_ranks(drawn), tokens=token_rows)
         return spectrum, {name: drawn_counts(values)[0] for name, values in drawn.items()}
 
     def _label(self, part: SubGroup, rows: RowKind, shape: tuple[int, int]) -> SpectrumLabel:
@@ -396,20 +396,20 @@ def token_spectra(
     only: Collection[str] | None = None,
 ) -> tuple[list[GradientSpectrum], list[TokenRankPoint]]:
     """The spectra of each group's token rows, as ``seed`` drew them, and a point a group size, as ``step_spectra``."""
-    of_group = {gram.table.group_id: gram for gram in tokens}
-    parts = [part for part in sub_groups(rows, group_size) if part.group_id in of_group]
+    gram_of = {gram.table.group_id: gram for gram in tokens}
+    parts = [part for part in sub_groups(rows, group_size) if part.group_id in gram_of]
     weights = advantages_of(rows, parts, advantage)
     step = AdvantagedStep(rows=rows, advantage=advantage, centered=centered, parts=parts, weights=weights)
     token_parts = [
-        step.of_tokens(of_group[part.group_id], part, advantages, seed=seed)
+        step.token_part(gram_of[part.group_id], part, advantages, seed=seed)
         for part, advantages in zip(parts, weights, strict=True)
         if only is None or part.group_id in only
     ]
-    spectra = [spectrum for spectrum, _ in token_parts]
-    of_size: dict[int, list[_TokenPart]] = {size: [] for size in sorted({of.label.group_size for of in spectra})}
+    by_sizes: dict[int, list[_TokenPart]] = {}
     for token_part in token_parts:
-        of_size[token_part[0].label.group_size].append(token_part)
-    return spectra, [_point(alike, by_group=only is not None) for alike in of_size.values()]
+        by_sizes.setdefault(token_part[0].label.group_size, []).append(token_part)
+    points = [_point(by_sizes[size], by_group=only is not None) for size in sorted(by_sizes)]
+    return [spectrum for spectrum, _ in token_parts], points
 
 
 def _token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Array, advantage: str) -> Array:
@@ -436,7 +436,7 @@ def _point(parts: Sequence[_TokenPart], *, by_group: bool) -> TokenRankPoint:
         counts=np.array([rank_counts(np.array(spectrum.singular_values)) for spectrum, _ in live]).reshape(-1, 4),
         nulls={name: np.array([nulls[name] for _, nulls in live]) for name in names},
         group_ids=group_ids,
-        most=max(spectrum.label.shape[0] for spectrum in spectra),
+        max_rank=max(spectrum.label.shape[0] for spectrum in spectra),
         by_group=by_group,
     )
     num_rows = [[float(spectrum.label.shape[0])] for spectrum, _ in live]

@@ -175,30 +175,33 @@ def _logged(rows: StepRows) -> Array:
     return rows.is_live.astype(np.float64)
 
 
-_MOST_ROWS = 1 << 14
+_MAX_ROWS = 1 << 14
 
 
 def advantage_rows(step: int, groups: Sequence[RolloutGroup]) -> StepRows:
     """The inner products of the advantages of a step's rollouts as rows whose columns are token positions."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    several = next((rollout for rollout in rollouts if rollout.earlier), None)
-    if several is not None:
+    divided = next((rollout for rollout in rollouts if rollout.earlier), None)
+    if divided is not None:
         raise InputError(
-            f"Rollout {several.sample} of group {several.group_id} is several sequences, and a row holds the tokens of "
+            f"Rollout {divided.sample} of group {divided.group_id} is several sequences, and a row holds the tokens of "
             "one.",
             hint="Ask for a step whose rollouts are one sequence each.",
             cause="several_sequences",
         )
-    if len(rollouts) > _MOST_ROWS:
+    if len(rollouts) > _MAX_ROWS:
         raise InputError(
-            f"It has {len(rollouts):,} rollouts, and the inner products of more than {_MOST_ROWS:,} take gigabytes.",
+            f"It has {len(rollouts):,} rollouts, and the inner products of more than {_MAX_ROWS:,} take gigabytes.",
             hint="Ask for a smaller step.",
         )
     counted = [_counted(rollout) for rollout in rollouts]
     width = max(len(row) for row in counted)
     scores = np.stack([np.pad(row, (0, width - len(row))) for row in counted])
-    own = (rollout.advantage if rollout.token_advantages is None else rollout.token_advantages for rollout in rollouts)
-    logged_rows = [np.asarray(of) * row for of, row in zip(own, counted, strict=True) if of is not None]
+    pairs = (
+        (rollout.advantage if rollout.token_advantages is None else rollout.token_advantages, row)
+        for rollout, row in zip(rollouts, counted, strict=True)
+    )
+    logged_rows = [np.asarray(advantage) * row for advantage, row in pairs if advantage is not None]
     gram = scores @ scores.T
     # of positions that the same rollouts reach one is enough, as long as all of them
     columns, counts = np.unique(scores, axis=1, return_counts=True)
@@ -277,8 +280,8 @@ class RankRequest(Struct, frozen=True, kw_only=True):
         live = []  # at each size the groups with a part that lives: the same prompts whatever the size
         for size in self.sizes(rows, advantage):
             parts = sub_groups(rows, size)
-            weights = advantages_of(rows, parts, advantage)
-            live.append(frozenset(part.group_id for part, own in zip(parts, weights, strict=True) if np.any(own != 0)))
+            pairs = zip(parts, advantages_of(rows, parts, advantage), strict=True)
+            live.append(frozenset(part.group_id for part, weights in pairs if np.any(weights != 0)))
         return frozenset.intersection(*live)
 
 

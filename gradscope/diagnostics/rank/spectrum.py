@@ -143,7 +143,7 @@ class MeanRanks(Struct, frozen=True, kw_only=True):
     counts: gram_spectrum.Array  # effective rank, stable rank, participation ratio and energy of two directions, [n, 4]
     nulls: Mapping[str, gram_spectrum.Array]  # null -> the same, means over its draws, [n, 4]
     group_ids: Sequence[str]  # the group of each matrix, which is the unit of resampling, [n]
-    most: int  # the most that a rank can be
+    max_rank: int  # the largest rank that there can be
     by_group: bool  # whether each group weighs the same, however many of its parts are ranked; else each part does
 
     def means(self) -> dict[str, Estimate]:
@@ -151,8 +151,8 @@ class MeanRanks(Struct, frozen=True, kw_only=True):
         if not len(self.counts):
             return dict.fromkeys((*_RANKS, "two_direction_energy"), Estimate.undefined_because(_EVERY_GROUP_DEAD))
         columns, groups = self._weighed(self.counts)
-        ranks = bootstrap.bounded_means(columns[:, :3], groups, low=1.0, high=float(self.most))
-        (energy,) = bootstrap.bounded_means(columns[:, 3:], groups, low=min(2.0 / self.most, 1.0), high=1.0)
+        ranks = bootstrap.bounded_means(columns[:, :3], groups, low=1.0, high=float(self.max_rank))
+        (energy,) = bootstrap.bounded_means(columns[:, 3:], groups, low=min(2.0 / self.max_rank, 1.0), high=1.0)
         return {**dict(zip(_RANKS, ranks, strict=True)), "two_direction_energy": energy}
 
     def null_ranks(self) -> dict[str, NullRank]:
@@ -160,23 +160,24 @@ class MeanRanks(Struct, frozen=True, kw_only=True):
         if not len(self.counts) or not self.nulls:
             return {}
         if not all(np.isfinite(drawn[:, 0]).all() for drawn in self.nulls.values()):
-            alone = {name: replace(self, nulls={name: drawn}) for name, drawn in self.nulls.items()}
-            ranked = {name: one._those(np.isfinite(one.nulls[name][:, 0])) for name, one in alone.items()}
-            return {name: one.null_ranks().get(name, _NO_RANK) for name, one in ranked.items()}
-        # all nulls at once: a bootstrap of many columns costs little more than one of one
-        ranks, shares = (np.column_stack([drawn[:, at] for drawn in self.nulls.values()]) for at in (0, 3))
-        own, count, span = self.counts[:, :1], len(self.nulls), self.most - 1.0
-        columns, groups = self._weighed(np.hstack([own - ranks, np.repeat(own, count, axis=1), ranks, shares]))
-        apart, _, of_nulls, energy = np.split(columns, 4, axis=1)
-        differences = bootstrap.bootstrap_means(apart, groups, share=False)
-        within = (1.0 / self.most, float(self.most))
+            separate = {}
+            for name, drawn in self.nulls.items():
+                ranked = replace(self, nulls={name: drawn})._those(np.isfinite(drawn[:, 0]))
+                separate[name] = ranked.null_ranks().get(name, _NO_RANK)
+            return separate
+        # all nulls in a single bootstrap: many columns cost little more than one
+        ranks, shares = (np.column_stack([drawn[:, column] for drawn in self.nulls.values()]) for column in (0, 3))
+        real, count, span = self.counts[:, :1], len(self.nulls), self.max_rank - 1.0
+        columns, groups = self._weighed(np.hstack([real - ranks, np.repeat(real, count, axis=1), ranks, shares]))
+        gaps, _, null_columns, energy = np.split(columns, 4, axis=1)
+        differences = bootstrap.bootstrap_means(gaps, groups, share=False)
         ratios = bootstrap.bootstrap_statistics(
             lambda sums: np.asarray(sums[..., :count] / sums[..., count:], dtype=np.float64),
             bootstrap.cluster_sums(columns[:, count : 3 * count], groups),
-            bounds=within,
+            within=(1.0 / self.max_rank, float(self.max_rank)),
         )
-        means = bootstrap.bounded_means(of_nulls, groups, low=1.0, high=float(self.most))
-        energies = bootstrap.bounded_means(energy, groups, low=min(2.0 / self.most, 1.0), high=1.0)
+        means = bootstrap.bounded_means(null_columns, groups, low=1.0, high=float(self.max_rank))
+        energies = bootstrap.bounded_means(energy, groups, low=min(2.0 / self.max_rank, 1.0), high=1.0)
         return {
             name: NullRank(
                 effective_rank=means[index],
@@ -195,13 +196,13 @@ class MeanRanks(Struct, frozen=True, kw_only=True):
             group_ids=[self.group_ids[index] for index in np.flatnonzero(is_chosen).tolist()],
         )
 
-    def mean_up_to(self, high: float, values: gram_spectrum.Array, none: str = "") -> Estimate:
-        """The mean of another number of each matrix, from 0 on, NaN where it has none, which ``none`` explains."""
+    def mean_up_to(self, high: float, values: gram_spectrum.Array, reason: str = "") -> Estimate:
+        """The mean of another number of each matrix, from 0 on, NaN where it has none, which ``reason`` explains."""
         if not len(values):
             return Estimate.undefined_because(_EVERY_GROUP_DEAD)
         is_known = np.isfinite(values)
         if not is_known.any():
-            return Estimate.undefined_because(none, num_units=len(set(self.group_ids)))
+            return Estimate.undefined_because(reason, num_units=len(set(self.group_ids)))
         columns, groups = self._those(is_known)._weighed(values[is_known, None])
         (mean,) = bootstrap.bounded_means(columns, groups, low=0.0, high=high)
         return mean
@@ -255,14 +256,14 @@ def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankCompa
     first, *rest = ranks or {"": {}}
     for second in rest:
         base, other = ranks[first], ranks[second]
-        both = [key for key in base if key in other]
-        are_close = all(math.isclose(base[key], other[key], rel_tol=_SAME) for key in both)
-        if are_close and len(both) == len(base) == len(other):
+        shared = [key for key in base if key in other]
+        are_close = all(math.isclose(base[key], other[key], rel_tol=_SAME) for key in shared)
+        if are_close and len(shared) == len(base) == len(other):
             continue
         difference = Estimate.undefined_because("no group is live under both")
-        if both:
-            apart, group_ids = [other[key] - base[key] for key in both], [str(group_id) for group_id, _ in both]
-            difference = bootstrap.bootstrap_mean(apart, group_ids, share=False).within(1.0 - size, size - 1.0)
+        if shared:
+            changes, group_ids = [other[key] - base[key] for key in shared], [str(group_id) for group_id, _ in shared]
+            difference = bootstrap.bootstrap_mean(changes, group_ids, share=False).within(1.0 - size, size - 1.0)
         comparisons.append(
             RankComparison(step=step, group_size=size, first=first, second=second, difference=difference)
         )
@@ -278,7 +279,7 @@ class GroupRank(Struct, frozen=True, kw_only=True):
     group_size: int  # rollouts of the part
     group_id: str
     rank: float  # its effective rank
-    most: int  # the most that it can be: the smaller side of the matrix
+    max_rank: int  # the smaller side of the matrix
 
 
 def ranks_of_groups(spectra: Sequence[GradientSpectrum]) -> Iterator[GroupRank]:
@@ -293,28 +294,26 @@ def ranks_of_groups(spectra: Sequence[GradientSpectrum]) -> Iterator[GroupRank]:
                 group_size=label.group_size,
                 group_id=label.group_id,
                 rank=rank,
-                most=min(label.shape),
+                max_rank=min(label.shape),
             )
 
 
 def compare_sizes(ranks: Iterable[GroupRank]) -> tuple[SizeChange, ...]:
     """Each group size against the smallest, on the groups that have a rank at both: rollouts of the same prompts."""
     ranks_of: dict[tuple[int, str, str], dict[int, dict[str, list[float]]]] = {}
-    most: dict[str, int] = {}
+    max_ranks: dict[str, int] = {}
     for group_rank in ranks:
-        of_size = ranks_of.setdefault((group_rank.step, group_rank.advantage, group_rank.matrix), {}).setdefault(
-            group_rank.group_size, {}
-        )
-        of_size.setdefault(group_rank.group_id, []).append(group_rank.rank)
-        most[group_rank.matrix] = max(group_rank.most, most.get(group_rank.matrix, 1))
+        by_size = ranks_of.setdefault((group_rank.step, group_rank.advantage, group_rank.matrix), {})
+        by_size.setdefault(group_rank.group_size, {}).setdefault(group_rank.group_id, []).append(group_rank.rank)
+        max_ranks[group_rank.matrix] = max(group_rank.max_rank, max_ranks.get(group_rank.matrix, 1))
     changes = []
     for (step, advantage, matrix), by_size in ranks_of.items():
         smallest, *larger = sorted(by_size)
         for size in larger:
             first, second = by_size[smallest], by_size[size]
-            apart = [[fmean(second[group]) - fmean(first[group])] for group in first if group in second]
-            span = most[matrix] - 1.0
-            (difference,) = bootstrap.bounded_means(apart, low=-span, high=span) if apart else (_NOT_PAIRED,)
+            pairs = [[fmean(second[group]) - fmean(first[group])] for group in first if group in second]
+            span = max_ranks[matrix] - 1.0
+            (difference,) = bootstrap.bounded_means(pairs, low=-span, high=span) if pairs else (_NOT_PAIRED,)
             changes.append(
                 SizeChange(
                     step=step, advantage=advantage, matrix=matrix, first=smallest, second=size, difference=difference

@@ -89,8 +89,8 @@ def weigh_step(
     weightings |= {("correction", name): values * tokens.on_policy_weights for name, values in usable(factors).items()}
     weightings[ENTROPY, None] = np.full(len(tokens.groups), 1.0 / len(tokens.groups))
     labels = tuple(weightings)
-    of_entropy = np.array([kind == ENTROPY for kind, _ in labels])
-    sums = measure_token_sums(prepared, tokens, np.stack(list(weightings.values())), of_entropy, progress=progress)
+    is_entropy = np.array([kind == ENTROPY for kind, _ in labels])
+    sums = measure_token_sums(prepared, tokens, np.stack(list(weightings.values())), is_entropy, progress=progress)
     weighed = WeighedTokens(
         tokens=tokens,
         texts=_texts(prepared, tokens),
@@ -118,10 +118,11 @@ def _factors(prepared: PreparedStep, tokens: CountedTokens) -> tuple[dict[str, A
 
     if tokens.sampler is None:
         return {}, frozenset()
-    own = prepared.plan.objective.correction
-    asked = CORRECTIONS if own is None or own in CORRECTIONS.values() else {**CORRECTIONS, "trained": own}
-    factors = {name: corrected(tokens, tokens.sampler, correction) for name, correction in asked.items()}
-    return factors, frozenset(name for name, correction in asked.items() if correction and correction.by_sequence)
+    corrections, trained = CORRECTIONS, prepared.plan.objective.correction
+    if trained is not None and trained not in CORRECTIONS.values():
+        corrections = {**CORRECTIONS, "trained": trained}
+    factors = {name: corrected(tokens, tokens.sampler, correction) for name, correction in corrections.items()}
+    return factors, frozenset(name for name, correction in corrections.items() if correction and correction.by_sequence)
 
 
 def k3_of(tokens: CountedTokens) -> Array:
@@ -196,15 +197,14 @@ def has_advantage(tokens: CountedTokens) -> Array:
 
 def token_energy(tokens: CountedTokens, grams: Sequence[TokenGram]) -> Array:
     """|v_t grad log pi|^2 of each measured token, times how many it stands for, and 0 of the others, [N]."""
-    index_of = {
-        pair: at for at, pair in enumerate(zip(tokens.rollouts.tolist(), tokens.positions.tolist(), strict=True))
-    }
+    pairs = zip(tokens.rollouts.tolist(), tokens.positions.tolist(), strict=True)
+    index_of = {pair: index for index, pair in enumerate(pairs)}
     energy = np.zeros(len(index_of))
     for gram in grams:
         stands_for = gram.table.num_tokens / len(gram.table.rows)
         for row, square in zip(gram.table.rows, np.clip(np.diag(gram.gram), 0.0, None).tolist(), strict=True):
-            at = index_of[row.sequence, row.position]
-            energy[at] = stands_for * square * tokens.weights[at] ** 2
+            index = index_of[row.sequence, row.position]
+            energy[index] = stands_for * square * tokens.weights[index] ** 2
     return energy
 
 
@@ -257,16 +257,16 @@ def _outputs(run: Run, step: int, weights: WeightsRef, options: EngineOptions, t
 
     with names_out_of_memory(f"step {step}"):
         policy = policy_of(run, weights, options)
-        asked, fixed = options.batch_tokens or first_batch_tokens(policy), options.batch_tokens is not None
-        budget = TokenBudget(asked, fixed=fixed, notice=options.notice)
-        rows = step_logprobs(policy, run.groups_at(step), objective_of(run.settings), budget, entropies=True)
-    both = [row.double().cpu().numpy().reshape(2, -1) for row in rows]
-    starts = np.cumsum([0, *(row.shape[1] for row in both)])
+        batch_tokens, fixed = options.batch_tokens or first_batch_tokens(policy), options.batch_tokens is not None
+        budget = TokenBudget(batch_tokens, fixed=fixed, notice=options.notice)
+        tensors = step_logprobs(policy, run.groups_at(step), objective_of(run.settings), budget, entropies=True)
+    rows = [tensor.double().cpu().numpy().reshape(2, -1) for tensor in tensors]
+    starts = np.cumsum([0, *(row.shape[1] for row in rows)])
     indices = starts[tokens.rollouts] + tokens.positions
-    return np.asarray(np.concatenate(both, axis=1)[:, indices], dtype=np.float64)
+    return np.asarray(np.concatenate(rows, axis=1)[:, indices], dtype=np.float64)
 
 
-_NOT_ALIKE = "no tokens of positive and of negative advantage are of like probability"
+_NOT_SIMILAR = "no tokens of positive and of negative advantage are of like probability"
 _BINS = 10  # bins of equal size by the policy's probability, within which tokens count as alike
 _SIGNS = {"positive": 1.0, "negative": -1.0, "neither": 0.0}  # name -> sign of the advantage
 
@@ -289,10 +289,10 @@ def logprob_change(step: int, tokens: CountedTokens, change: TokenChange) -> res
 def matched_change(tokens: Sequence[CountedTokens], changes: Sequence[TokenChange]) -> Estimate:
     """The difference of tokens of positive and of negative advantage among those of one step and like probability."""
     # The mean over bins of the steps, weighed as least squares with a constant a bin weighs them.
-    parts = [_matched(own, change.logprobs) for own, change in zip(tokens, changes, strict=True)]
+    parts = [_matched(counted, change.logprobs) for counted, change in zip(tokens, changes, strict=True)]
     added, total = (over_steps([part[index] for part in parts]) for index in range(2))
     difference = np.divide(added, total, out=np.full(len(total), np.nan), where=total > 0)
-    return _estimate(np.asarray(difference, dtype=np.float64), _NOT_ALIKE)
+    return _estimate(np.asarray(difference, dtype=np.float64), _NOT_SIMILAR)
 
 
 def _means(tokens: CountedTokens, change: Array, sign: float) -> Array:
@@ -319,17 +319,17 @@ def _matched(tokens: CountedTokens, change: Array) -> tuple[Array, Array]:
         for values in (np.ones(len(bins)), change[seen])
     ]
     counts, sums = map(left_out_sums, by_group)
-    both = np.all(counts > 0, axis=-1)
+    has_pair = np.all(counts > 0, axis=-1)
     means = np.divide(sums, counts, out=np.zeros(sums.shape), where=counts > 0)
-    weights = np.divide(counts.prod(axis=-1), counts.sum(axis=-1), out=np.zeros(both.shape), where=both)
+    weights = np.divide(counts.prod(axis=-1), counts.sum(axis=-1), out=np.zeros(has_pair.shape), where=has_pair)
     total = weights.sum(axis=-1)
     added = (weights * (means[..., 1] - means[..., 0])).sum(axis=-1)
     return np.asarray(added, dtype=np.float64), np.asarray(total, dtype=np.float64)
 
 
-def _estimate(values: Array, none: str = "no token of the step has such an advantage") -> Estimate:
+def _estimate(values: Array, reason: str = "no token of the step has such an advantage") -> Estimate:
     if not np.isfinite(values[0]):
-        return Estimate.undefined_because(none, num_units=len(values) - 1)
+        return Estimate.undefined_because(reason, num_units=len(values) - 1)
     return jackknifed_on(values, ANY)
 
 
@@ -420,16 +420,16 @@ def mean_over_tokens(
 ) -> Estimate:
     """The mean of a number [N] over the tokens of several steps, with an interval over their groups."""
     sums, numbers = (
-        np.concatenate([by_group(own, each) for own, each in zip(tokens, of_steps, strict=True)])
-        for of_steps in (values, [np.ones(len(each)) for each in values])
+        np.concatenate([by_group(counted, column) for counted, column in zip(tokens, columns, strict=True)])
+        for columns in (values, [np.ones(len(column)) for column in values])
     )
     return part_sums.ratio_over_groups(sums, numbers, scale)
 
 
 def advantage_covariance(tokens: Sequence[CountedTokens]) -> Estimate:
     """Covariance of log pi and advantage over the tokens of several steps, each about the means of its own step."""
-    parts = [(own.logprobs - own.logprobs.mean()) * (own.advantages - own.advantages.mean()) for own in tokens]
-    return mean_over_tokens(tokens, parts)
+    gaps = [(step.logprobs - step.logprobs.mean()) * (step.advantages - step.advantages.mean()) for step in tokens]
+    return mean_over_tokens(tokens, gaps)
 
 
 def token_kl(step: int, weighed: WeighedTokens, groups: Sequence[RolloutGroup]) -> results.TokenKl | None:
@@ -449,16 +449,16 @@ def token_kl(step: int, weighed: WeighedTokens, groups: Sequence[RolloutGroup]) 
         else Estimate.undefined_because(_NO_DISTANCE, num_units=len(k1)),
         top=tuple(
             results.KlToken(
-                group_id=rollouts[int(tokens.rollouts[at])].group_id,
-                sample=rollouts[int(tokens.rollouts[at])].sample,
-                position=int(tokens.positions[at]),
-                text=weighed.texts[at],
-                logprob=float(tokens.logprobs[at]),
-                reference=float(tokens.reference[at]),
-                k1=float(k1[at]),
-                k3=float(k3[at]),
+                group_id=rollouts[int(tokens.rollouts[index])].group_id,
+                sample=rollouts[int(tokens.rollouts[index])].sample,
+                position=int(tokens.positions[index]),
+                text=weighed.texts[index],
+                logprob=float(tokens.logprobs[index]),
+                reference=float(tokens.reference[index]),
+                k1=float(k1[index]),
+                k3=float(k3[index]),
             )
-            for at in order
+            for index in order
         ),
     )
 
@@ -486,8 +486,8 @@ def token_part_tables(
         "turns": turn_shares(step, weighed),
         "token_kl": () if kl is None else (kl,),
     }
-    of_table = {"corrections": "corrections", "token_kl": "kl", "turns": "turns"}
-    missing = {part: f"step {step}: {_MISSING[part]}" for table, part in of_table.items() if not tables[table]}
+    part_of = {"corrections": "corrections", "token_kl": "kl", "turns": "turns"}
+    missing = {part: f"step {step}: {_MISSING[part]}" for table, part in part_of.items() if not tables[table]}
     return tables, missing
 
 
@@ -499,9 +499,10 @@ def correction_effects(step: int, weighed: WeighedTokens) -> list[results.Correc
     tokens, products, effects = weighed.tokens, weighed.products, []
     sums = {str(label): weighed.chosen("correction", label) for kind, label in weighed.labels if kind == "correction"}
     first = np.unique(tokens.rollouts, return_index=True)[1]
-    for name, of_tokens in weighed.factors.items():
-        by_sequence = name in weighed.by_sequence
-        factors, groups = (of_tokens[first], tokens.groups[first]) if by_sequence else (of_tokens, tokens.groups)
+    for name, factors in weighed.factors.items():
+        groups, by_sequence = tokens.groups, name in weighed.by_sequence
+        if by_sequence:
+            factors, groups = factors[first], groups[first]
         units: Literal["tokens", "sequences"] = "sequences" if by_sequence else "tokens"
         effects.append(_correction_effect(step, name, factors, groups, units, products, sums))
     return effects
@@ -521,17 +522,17 @@ def _correction_effect(
 
     too_large = Estimate.undefined_because(_TOO_LARGE)
     if name not in sums:
-        none = dict.fromkeys(("kept", "ess", "chi2", "norm_ratio", "cosine", "unbiased_cosine"), too_large)
-        return results.CorrectionEffect(step=step, correction=name, units=units, **none)
-    own, uncorrected = sums[name], sums[UNCORRECTED]
+        unknown = dict.fromkeys(("kept", "ess", "chi2", "norm_ratio", "cosine", "unbiased_cosine"), too_large)
+        return results.CorrectionEffect(step=step, correction=name, units=units, **unknown)
+    corrected, uncorrected = sums[name], sums[UNCORRECTED]
     return results.CorrectionEffect(
         step=step,
         correction=name,
         units=units,
         **part_sums.weight_estimates(factors, groups),
-        norm_ratio=part_sums.norm_ratio(products, own, uncorrected),
-        cosine=part_sums.sum_cosine(products, own, uncorrected),
-        unbiased_cosine=part_sums.sum_cosine(products, own, sums[UNBIASED]) if UNBIASED in sums else too_large,
+        norm_ratio=part_sums.norm_ratio(products, corrected, uncorrected),
+        cosine=part_sums.sum_cosine(products, corrected, uncorrected),
+        unbiased_cosine=part_sums.sum_cosine(products, corrected, sums[UNBIASED]) if UNBIASED in sums else too_large,
     )
 
 

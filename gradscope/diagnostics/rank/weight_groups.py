@@ -50,7 +50,7 @@ class CombinedPart(Struct, frozen=True, kw_only=True):
     group_id: str  # its group
     advantage: str  # ``logged``, or the formulation
     group_size: int  # rollouts of the part
-    own: int | None  # its own dL/dW; None where every advantage is zero
+    matrix: int | None  # its dL/dW; None where every advantage is zero
     nulls: Mapping[str, tuple[int, ...]] = {}  # null -> its draws
 
 
@@ -61,18 +61,18 @@ class CombinedGroup(Struct, frozen=True, kw_only=True):
     parts: tuple[CombinedPart, ...]  # what they stand for
 
 
-def _combine_groups(asked: Sequence[AdvantagedPart], *, by_token: bool) -> tuple[CombinedGroup, ...]:
-    of_group: dict[str, list[AdvantagedPart]] = {}
-    for advantaged in asked:
-        of_group.setdefault(advantaged.part.group_id, []).append(advantaged)
+def _combine_groups(parts: Sequence[AdvantagedPart], *, by_token: bool) -> tuple[CombinedGroup, ...]:
+    parts_of: dict[str, list[AdvantagedPart]] = {}
+    for advantaged in parts:
+        parts_of.setdefault(advantaged.part.group_id, []).append(advantaged)
     from gradscope.gradients.step.directions import Combinations
 
     combined = []
-    for group_id, of_group_id in of_group.items():
-        rollouts = tuple(sorted({int(row) for advantaged in of_group_id for row in advantaged.part.index}))
-        has_tokens = by_token and any(advantaged.advantage == LOGGED for advantaged in of_group_id)
+    for group_id, members in parts_of.items():
+        rollouts = tuple(sorted({int(row) for advantaged in members for row in advantaged.part.index}))
+        has_tokens = by_token and any(advantaged.advantage == LOGGED for advantaged in members)
         bank = _Bank(len(rollouts) * (1 + has_tokens))
-        parts = tuple(_combine_part(advantaged, rollouts, bank, by_token=has_tokens) for advantaged in of_group_id)
+        combined_parts = tuple(_combine_part(advantaged, rollouts, bank, by_token=has_tokens) for advantaged in members)
         combinations = Combinations(
             group_id=group_id,
             rollouts=rollouts,
@@ -80,7 +80,7 @@ def _combine_groups(asked: Sequence[AdvantagedPart], *, by_token: bool) -> tuple
             factors=np.array(bank.directions).reshape(len(bank.directions), bank.width),
             has_null=np.array(bank.has_null, dtype=bool),
         )
-        combined.append(CombinedGroup(combinations=combinations, parts=parts))
+        combined.append(CombinedGroup(combinations=combinations, parts=combined_parts))
     return tuple(combined)
 
 
@@ -107,8 +107,8 @@ class _Bank(Struct):
 
 def _combine_part(advantaged: AdvantagedPart, rollouts: Sequence[int], bank: _Bank, *, by_token: bool) -> CombinedPart:
     size, columns = len(advantaged.part.index), np.searchsorted(rollouts, advantaged.part.index)
-    of_tokens = by_token and advantaged.advantage == LOGGED
-    dead = CombinedPart(group_id=advantaged.part.group_id, advantage=advantaged.advantage, group_size=size, own=None)
+    is_weighed = by_token and advantaged.advantage == LOGGED
+    dead = CombinedPart(group_id=advantaged.part.group_id, advantage=advantaged.advantage, group_size=size, matrix=None)
     if not np.any(advantaged.weights != 0):
         return dead
 
@@ -118,16 +118,16 @@ def _combine_part(advantaged: AdvantagedPart, rollouts: Sequence[int], bank: _Ba
         return factors
 
     # the second channel has the advantages in it already
-    factors = spread(np.ones(size), channel=1) if of_tokens else spread(advantaged.weights)
-    own = bank.index_of(factors, with_null=True)
+    factors = spread(np.ones(size), channel=1) if is_weighed else spread(advantaged.weights)
+    matrix = bank.index_of(factors, with_null=True)
     nulls: dict[str, tuple[int, ...]] = {"unweighted": (bank.index_of(spread(np.ones(size))),)}
-    if not of_tokens:
+    if not is_weighed:
         dealt = shuffled_within(advantaged.weights, np.zeros(size, dtype=np.int64), _SHUFFLES)
         nulls |= {
             "shuffled": tuple(bank.index_of(spread(weights)) for weights in dealt),
             "signs": (bank.index_of(spread(np.sign(advantaged.weights))),),
         }
-    return replace(dead, own=own, nulls=nulls)
+    return replace(dead, matrix=matrix, nulls=nulls)
 
 
 class WeightAnswer(Struct, frozen=True, kw_only=True):
@@ -146,19 +146,19 @@ def weight_rows(
     *,
     progress: ProgressCallback = no_progress,
     request: RankRequest,
-    most: int | None = None,
+    max_weights: int | None = None,
 ) -> WeightAnswer:
-    """Rows of each weight's gradient, of at most so many weights drawn at random, the output head besides."""
+    """Rows of each weight's gradient, of at most ``max_weights`` drawn at random, the output head besides."""
     from gradscope.gradients.step.directions import matrix_names, measure_group_weights, measure_weight_spectra
 
     refused: dict[str, str] = {}
-    asked = _asked(step_rows(gram), request, refused)
-    groups = _combine_groups(asked, by_token=any(row.channel == "logged" for row in gram.rows))
+    parts = _advantaged_parts(step_rows(gram), request, refused)
+    groups = _combine_groups(parts, by_token=any(row.channel == "logged" for row in gram.rows))
     live = [group.combinations for group in groups if len(group.combinations.factors)]
     names = matrix_names(prepared.policy.trainable)
     weights = frozenset(names)
-    if most is not None and len(names) > most:
-        drawn = np.random.default_rng(request.options.seed).choice(len(names), most, replace=False)
+    if max_weights is not None and len(names) > max_weights:
+        drawn = np.random.default_rng(request.options.seed).choice(len(names), max_weights, replace=False)
         weights = frozenset(names[index] for index in drawn) | frozenset(filter(is_output_head, names))
     ranks = measure_group_weights(prepared, gram, live, weights=weights, progress=progress)
     logged = all(advantages is not None for advantages in prepared.plan.advantages)
@@ -171,9 +171,9 @@ def is_output_head(name: str) -> bool:
     return "lm_head" in name or "embed_out" in name
 
 
-def _asked(rows: StepRows, request: RankRequest, refused: dict[str, str]) -> list[AdvantagedPart]:
+def _advantaged_parts(rows: StepRows, request: RankRequest, refused: dict[str, str]) -> list[AdvantagedPart]:
     """Every part of every group under every advantage, but for what these rollouts do not have."""
-    asked = []
+    advantaged = []
     for advantage in request.advantages:
         try:
             chosen = request.groups(rows, advantage)
@@ -181,10 +181,10 @@ def _asked(rows: StepRows, request: RankRequest, refused: dict[str, str]) -> lis
                 parts = sub_groups(rows, size)
                 for part, weights in zip(parts, advantages_of(rows, parts, advantage), strict=True):
                     if chosen is None or part.group_id in chosen:
-                        asked.append(AdvantagedPart(advantage=advantage, part=part, weights=weights))
+                        advantaged.append(AdvantagedPart(advantage=advantage, part=part, weights=weights))
         except GradscopeError as error:
             refused[advantage] = error.message
-    return asked
+    return advantaged
 
 
 ALL_WEIGHTS = "all weights"  # the name of the mean over weights among the names of weights
@@ -200,18 +200,18 @@ def weight_curve(
     points = []
     for advantage, size in dict.fromkeys((part.advantage, part.group_size) for part in parts):
         chosen = [part for part in parts if (part.advantage, part.group_size) == (advantage, size)]
-        live = [part for part in chosen if part.own is not None]
-        own_of_weights, nulls_of_weights = _counted(live, list(shapes), ranks_of)
+        live = [part for part in chosen if part.matrix is not None]
+        weight_counts, weight_nulls = _counted(live, list(shapes), ranks_of)
         for index, tensor in enumerate((None, *shapes)):
             selected = _mean if tensor is None else itemgetter(index - 1)
-            own, nulls = selected(own_of_weights), {name: selected(drawn) for name, drawn in nulls_of_weights.items()}
+            counts, nulls = selected(weight_counts), {name: selected(drawn) for name, drawn in weight_nulls.items()}
             # a matrix that is zero has no rank
-            ranked = np.isfinite(own[:, 0]) & np.all([np.isfinite(drawn[:, 0]) for drawn in nulls.values()], axis=0)
+            ranked = np.isfinite(counts[:, 0]) & np.all([np.isfinite(drawn[:, 0]) for drawn in nulls.values()], axis=0)
             mean = MeanRanks(
-                counts=own[ranked],
+                counts=counts[ranked],
                 nulls={name: drawn[ranked] for name, drawn in nulls.items()},
                 group_ids=[part.group_id for part in compress(live, ranked)],
-                most=_most(shapes, tensor),
+                max_rank=_max_rank(shapes, tensor),
                 by_group=by_group,
             )
             points.append(
@@ -237,9 +237,10 @@ def weight_group_ranks(
     tensors = list(dict.fromkeys(weight.tensor for weight in ranks))
     ranks_of = {(weight.group_id, weight.tensor): weight for weight in ranks}
     shapes = {weight.tensor: weight.shape for weight in ranks}
-    for part in (part for group in groups for part in group.parts if part.own is not None):
-        own = np.array([ranks_of[part.group_id, tensor].counts[part.own, 0] for tensor in tensors])
-        for matrix, rank in zip((ALL_WEIGHTS, *tensors), (float(_mean(own)), *own.tolist()), strict=True):
+    for part in (part for group in groups for part in group.parts if part.matrix is not None):
+        part_ranks = np.array([ranks_of[part.group_id, tensor].counts[part.matrix, 0] for tensor in tensors])
+        by_matrix = (float(_mean(part_ranks)), *part_ranks.tolist())
+        for matrix, rank in zip((ALL_WEIGHTS, *tensors), by_matrix, strict=True):
             if np.isfinite(rank):
                 yield GroupRank(
                     step=step,
@@ -248,7 +249,7 @@ def weight_group_ranks(
                     group_size=part.group_size,
                     group_id=part.group_id,
                     rank=rank,
-                    most=_most(shapes, None if matrix == ALL_WEIGHTS else matrix),
+                    max_rank=_max_rank(shapes, None if matrix == ALL_WEIGHTS else matrix),
                 )
 
 
@@ -256,16 +257,16 @@ def _counted(
     live: Sequence[CombinedPart], tensors: Sequence[str], ranks_of: Mapping[tuple[str, str], GroupWeightRanks]
 ) -> tuple[Array, dict[str, Array]]:
     """The counts of live parts, weight by weight, [U, n, 4], and those of each null."""
-    own = np.full((len(tensors), len(live), 4), np.nan)
+    counts = np.full((len(tensors), len(live), 4), np.nan)
     names = [name for name in NULLS if name == "gaussian" or all(name in part.nulls for part in live)]
-    nulls = {name: own.copy() for name in names}
+    nulls = {name: counts.copy() for name in names}
     for row, tensor in enumerate(tensors):
         for column, part in enumerate(live):
-            ranks, index = ranks_of[part.group_id, tensor], part.own
-            own[row, column], nulls["gaussian"][row, column] = ranks.counts[index], ranks.gaussian[index]
+            ranks, index = ranks_of[part.group_id, tensor], part.matrix
+            counts[row, column], nulls["gaussian"][row, column] = ranks.counts[index], ranks.gaussian[index]
             for name in set(names) - {"gaussian"}:
                 nulls[name][row, column] = _mean(ranks.counts[list(part.nulls[name])])
-    return own, nulls
+    return counts, nulls
 
 
 def _mean(counts: Array) -> Array:
@@ -275,6 +276,6 @@ def _mean(counts: Array) -> Array:
         return np.asarray(np.nanmean(counts, axis=0), dtype=np.float64)
 
 
-def _most(shapes: Mapping[str, tuple[int, int]], tensor: str | None) -> int:
-    """The most that a rank can be: the smaller side, of the largest weight for the mean over all."""
+def _max_rank(shapes: Mapping[str, tuple[int, int]], tensor: str | None) -> int:
+    """The smaller side of a weight; for the mean over all weights that of the largest."""
     return max((min(shape) for name, shape in shapes.items() if tensor in (None, name)), default=1)

@@ -113,7 +113,7 @@ def module_shares(step: int, norms: Sequence[TensorNorm]) -> list[results.Module
 _NO_RATE = "the trainer's learning rate is not known at this step"
 
 
-class GradientOfStep(Struct, frozen=True, kw_only=True):
+class GradientSummary(Struct, frozen=True, kw_only=True):
     """Summaries of a step's gradient."""
 
     norms: tuple[TensorNorm, ...]  # of every parameter
@@ -126,7 +126,7 @@ def summarize_gradient(
     progress: ProgressCallback = no_progress,
     *,
     learning_rates: Mapping[int, float],
-) -> GradientOfStep | None:
+) -> GradientSummary | None:
     """Where a step's gradient is, and optimizers' first steps at its rate; None where advantages were not logged."""
     from gradscope.gradients.processes import num_connected
     from gradscope.gradients.step.directions import measure_optimizer_steps, measure_tensor_norms, step_gradient
@@ -138,7 +138,7 @@ def summarize_gradient(
     if num_connected() == 1:  # else each process has a part of every matrix
         rate = learning_rates.get(gram.step)
         steps = measure_optimizer_steps(prepared.policy.trainable, gradient, rate, progress)
-    return GradientOfStep(norms=measure_tensor_norms(prepared, gradient), steps=steps)
+    return GradientSummary(norms=measure_tensor_norms(prepared, gradient), steps=steps)
 
 
 def learning_rates(run: Run) -> dict[int, float]:
@@ -160,10 +160,10 @@ def optimizer_steps(step: int, matrices: Sequence[MatrixSteps]) -> list[results.
     for tensor, chosen in ((None, matrices), *((matrix.tensor, [matrix]) for matrix in matrices)):
         angles = cosines(np.sum([matrix.products for matrix in chosen], axis=0))
         entries, is_known = sum(matrix.num_entries for matrix in chosen), all(matrix.num_moved for matrix in chosen)
-        for at, name in enumerate(names):
-            ranks = [effective_rank(matrix.singular_values[at]) for matrix in chosen]
+        for row, name in enumerate(names):
+            ranks = [effective_rank(matrix.singular_values[row]) for matrix in chosen]
             mean = Estimate.exact(float(np.mean([rank.value or 0.0 for rank in ranks])), num_units=len(ranks))
-            moved = sum(matrix.num_moved[at] for matrix in chosen if matrix.num_moved)
+            moved = sum(matrix.num_moved[row] for matrix in chosen if matrix.num_moved)
             rows.append(
                 results.OptimizerStep(
                     step=step,
@@ -172,7 +172,7 @@ def optimizer_steps(step: int, matrices: Sequence[MatrixSteps]) -> list[results.
                     effective_rank=mean if tensor is None else ranks[0],
                     cosines={
                         other: Estimate.exact(float(angle))
-                        for other, angle in zip(names, angles[at], strict=True)
+                        for other, angle in zip(names, angles[row], strict=True)
                         if other != name
                     },
                     bfloat16_moved=Estimate.exact(moved / entries, num_units=entries)
@@ -184,25 +184,25 @@ def optimizer_steps(step: int, matrices: Sequence[MatrixSteps]) -> list[results.
 
 
 def _state(name: str, checkpoint: Checkpoint, matrix: Array, size: Estimate) -> results.AdapterState:
-    down, up = checkpoint.factors[name]()
+    down, expand = checkpoint.factors[name]()
     rank = len(down)
-    left, right = unrelated_factors((up.shape[0], down.shape[1]), rank)
+    left, right = unrelated_factors((expand.shape[0], down.shape[1]), rank)
     return results.AdapterState(
         tensor=name,
         num_updates=checkpoint.num_updates,
         rank=rank,
         a_norm=Estimate.exact(float(np.linalg.norm(down))),
-        b_norm=Estimate.exact(float(np.linalg.norm(up))),
+        b_norm=Estimate.exact(float(np.linalg.norm(expand))),
         product_size=size.map(lambda norm: float(np.linalg.norm(matrix)) / norm),
-        effective_rank=_rank_of(up, down),
+        effective_rank=_rank_of(expand, down),
         unrelated_rank=_rank_of(left, right),
-        alignment=factor_alignment(up, down),
+        alignment=factor_alignment(expand, down),
         unrelated_alignment=factor_alignment(left, right),
     )
 
 
-def _rank_of(up: Array, down: Array) -> Estimate:
-    return effective_rank(frame_of(up @ down).values[: len(down)])
+def _rank_of(expand: Array, reduce: Array) -> Estimate:
+    return effective_rank(frame_of(expand @ reduce).values[: len(reduce)])
 
 
 _NO_BASE = "the base model of the adapter is not on this disk; name it with --model"
@@ -256,8 +256,8 @@ def _measure_weight_updates(
         progress(done, len(names), "tensors")
     times = tuple(checkpoint.num_updates for checkpoint in checkpoints[1:])
     overall = _trajectory(None, np.sum(list(grams.values()), axis=0), times)
-    each = (_trajectory(name, gram, times) for name, gram in grams.items())
-    return tuple(updates), (overall, *each), tuple(adapters)
+    trajectories = (overall, *(_trajectory(name, gram, times) for name, gram in grams.items()))
+    return tuple(updates), trajectories, tuple(adapters)
 
 
 def _changes(
@@ -277,12 +277,15 @@ def _changes(
         values = np.asarray(np.linalg.svd(change, compute_uv=False), dtype=np.float64)
         shape, rank = (change.shape[0], change.shape[1]), min(change.shape)
         if checkpoints[last].factors:  # a product that was zero adds no directions to the difference
-            rank = min(rank, sum(len(checkpoints[at].factors[name]()[0]) for at in (first, last) if matrices[at].any()))
+            rank = min(
+                rank,
+                sum(len(checkpoints[index].factors[name]()[0]) for index in (first, last) if matrices[index].any()),
+            )
         gaussian = gaussian_matrix_values(*shape)
         if rank < min(shape):
             gaussian = frame_of(unrelated_matrix(shape, rank)).values[:rank]
-        none = Estimate.undefined_because(_NO_BASE)
-        overlap, null = (none, none) if base is None else principal_overlap(base, change)
+        unknown = Estimate.undefined_because(_NO_BASE)
+        overlap, null = (unknown, unknown) if base is None else principal_overlap(base, change)
         yield results.WeightUpdate(
             tensor=name,
             first=checkpoints[first].num_updates,
@@ -296,7 +299,7 @@ def _changes(
             update_size=_size(initial).map(partial(truediv, float(np.linalg.norm(change)))),
             principal_overlap=overlap,
             principal_null=null,
-            **_turned(change, rank, merged, frames, (first, last)),
+            **_turn(change, rank, merged, frames, (first, last)),
         )
 
 
@@ -305,7 +308,7 @@ def _size(initial: Array | None) -> Estimate:
     return Estimate.exact(size) if size > 0 else Estimate.undefined_because(_NO_BASE)
 
 
-def _turned(
+def _turn(
     change: Array,
     rank: int,
     merged: Sequence[Array] | None,

@@ -111,8 +111,8 @@ def test_without_steps_there_are_no_gradients_and_an_error_is_raised_again() -> 
 def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def collect(run, steps, requests, engine, progress, *, most):
-        calls.append((steps, [request.rows for request in requests], requests[0].group_sizes, most))
+    def collect(run, steps, requests, engine, progress, *, max_tokens):
+        calls.append((steps, [request.rows for request in requests], requests[0].group_sizes, max_tokens))
         step = SimpleNamespace(step=2)
         return {request.rows: collected_of(steps=[step], rows=[step]) for request in requests}
 

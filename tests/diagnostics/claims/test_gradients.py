@@ -370,7 +370,7 @@ def group_ranks(matrix: str) -> list[GroupRank]:
 
 def group_rank(step: int, matrix: str, size: int, group: int, rank: float, advantage: str = ADVANTAGE) -> GroupRank:
     fields = {"step": step, "matrix": matrix, "group_size": size, "advantage": advantage}
-    return GroupRank(**fields, group_id=f"g{group}", rank=rank, most=32)
+    return GroupRank(**fields, group_id=f"g{group}", rank=rank, max_rank=32)
 
 
 def test_rollouts_are_those_of_the_last_step_by_size_and_drawn_tokens_have_no_change() -> None:

@@ -26,7 +26,13 @@ class MadeUp(Struct, frozen=True):
 
 @cache
 def made_up(
-    seed: int = 0, *, num_groups: int = 4, num_turns: int = 1, scale: float = 0.5, sampler: bool = True, most: int = 99
+    seed: int = 0,
+    *,
+    num_groups: int = 4,
+    num_turns: int = 1,
+    scale: float = 0.5,
+    sampler: bool = True,
+    max_rows: int = 99,
 ) -> MadeUp:
     """Groups of three rollouts of six tokens; ``scale`` is how far the sampler's log-probabilities are off."""
     rng = np.random.default_rng(seed)
@@ -68,24 +74,24 @@ def made_up(
     k3 = np.expm1(tokens.reference - logprobs) - (tokens.reference - logprobs)
     weighed = WeighedTokens(
         tokens=tokens,
-        texts={at: f"t{at}" for at in np.argsort(-k3, kind="stable")[:MAX_KL_TOKENS].tolist()},
+        texts={index: f"t{index}" for index in np.argsort(-k3, kind="stable")[:MAX_KL_TOKENS].tolist()},
         labels=tuple(weightings),
         cells=cells,
         factors=factors,
         by_sequence=frozenset(name for name in factors if name.startswith(("sequence", "geometric"))),
         products=products_without(np.einsum("vjp,wkp->vjwk", sums, sums)),
     )
-    return MadeUp(weighed=weighed, grams=_grams(tokens, rows, most), rows=rows, climbs=climbs)
+    return MadeUp(weighed=weighed, grams=_grams(tokens, rows, max_rows), rows=rows, climbs=climbs)
 
 
-def _grams(tokens: CountedTokens, rows: np.ndarray, most: int) -> list[TokenGram]:
+def _grams(tokens: CountedTokens, rows: np.ndarray, max_rows: int) -> list[TokenGram]:
     grams = []
     for group in range(tokens.num_groups):
         inside = np.flatnonzero(tokens.groups == group)
-        chosen = inside[:most]
+        chosen = inside[:max_rows]
         gram = tokens_of(str(group), tokens.rollouts[chosen].tolist(), num_tokens=len(inside))
         positions = tuple(
-            TokenRow(sequence=int(tokens.rollouts[at]), position=int(tokens.positions[at])) for at in chosen
+            TokenRow(sequence=int(tokens.rollouts[index]), position=int(tokens.positions[index])) for index in chosen
         )
         grams.append(replace(gram, table=replace(gram.table, rows=positions), gram=rows[chosen] @ rows[chosen].T))
     return grams

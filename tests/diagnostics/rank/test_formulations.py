@@ -83,7 +83,9 @@ def test_cosines_of_groups_and_noise_are_those_of_the_rows() -> None:
     rows, scores = make_rows(REWARDS, GROUPS)
     updates = by_name(formulations.measure_formulations(rows, ["dr_grpo", "sign", "batch_mean", "pass_at_4"]))
     rewards = np.array(REWARDS).reshape(4, 4)
-    sums = np.stack([(2 * own - 1) @ part for own, part in zip(rewards, scores.reshape(4, 4, -1), strict=True)])
+    sums = np.stack(
+        [(2 * group_rewards - 1) @ part for group_rewards, part in zip(rewards, scores.reshape(4, 4, -1), strict=True)]
+    )
     units = sums / np.linalg.norm(sums, axis=1, keepdims=True)
     assert updates["sign"].group_cosine.value == pytest.approx((np.sum(units @ units.T) - 4) / 12)
     # halves with means of their own
@@ -146,8 +148,8 @@ def test_token_advantages_have_a_size_and_noise_of_their_own() -> None:
     for update, name in ((updates, "rloo"), (other, LOGGED)):
         assert "each token has an advantage of its own" in str(update.cosines[name].undefined)
     assert list(updates.alignment) == list(other.alignment)
-    (alone,) = formulations.measure_formulations(replace(weighed, advantages=None), [LOGGED])
-    assert alone.update_norm == updates.update_norm
+    (by_token,) = formulations.measure_formulations(replace(weighed, advantages=None), [LOGGED])
+    assert by_token.update_norm == updates.update_norm
     assert formulations.measure_formulations(make_rows(REWARDS, GROUPS)[0], [LOGGED]) == []
 
 
@@ -195,7 +197,7 @@ def test_parts_are_sums_of_fresh_rows(name: str) -> None:
     kinds = {part.kind: part for part in formulations.measure_kinds(rows, [name])}
     assert list(kinds) == ["all_fail", "mixed", "all_pass"]
     for kind, part in kinds.items():
-        total = gradient[np.repeat([of == kind for of in KIND_OF_GROUP], 4)].sum(0)
+        total = gradient[np.repeat([group_kind == kind for group_kind in KIND_OF_GROUP], 4)].sum(0)
         assert part.num_groups == KIND_OF_GROUP.count(kind)
         assert part.norm.value == pytest.approx(np.linalg.norm(total), abs=1e-9)
         if np.any(total):
@@ -269,15 +271,15 @@ def test_second_moments_of_one_pair_by_hand() -> None:
     assert group.moments["zero"] == pytest.approx(1.5)
     assert group.moments["group_mean"] == pytest.approx(0.5)
     assert group.moments["optimal"] == pytest.approx(0.375)
-    overall, step, alone = formulations.measure_baselines([group])
-    assert (overall.step, step.step, alone.group_id) == (None, 3, "a")
-    assert alone.optimal_baseline.value == pytest.approx(0.75)
-    assert alone.relative_noise["zero"].value == pytest.approx(0.75)
-    assert alone.relative_noise["optimal"].value == pytest.approx(0.1875)
-    assert alone.relative_noise["zero"].low is None  # a single group has no interval
-    assert alone.reward_norm_correlation.value == pytest.approx(1.0)
-    both = formulations.baseline_groups(rows_of_baselines([1.0, 0.0, 1.0, 0.0], [3.0, 1.0, 2.0, 2.0], "aabb"))
-    overall = formulations.measure_baselines(both)[0]  # groups add up before they are divided
+    overall, step, group_noise = formulations.measure_baselines([group])
+    assert (overall.step, step.step, group_noise.group_id) == (None, 3, "a")
+    assert group_noise.optimal_baseline.value == pytest.approx(0.75)
+    assert group_noise.relative_noise["zero"].value == pytest.approx(0.75)
+    assert group_noise.relative_noise["optimal"].value == pytest.approx(0.1875)
+    assert group_noise.relative_noise["zero"].low is None  # a single group has no interval
+    assert group_noise.reward_norm_correlation.value == pytest.approx(1.0)
+    pair = formulations.baseline_groups(rows_of_baselines([1.0, 0.0, 1.0, 0.0], [3.0, 1.0, 2.0, 2.0], "aabb"))
+    overall = formulations.measure_baselines(pair)[0]  # groups add up before they are divided
     assert overall.relative_noise["zero"].value == pytest.approx((1.5 + 1.0) / (2.0 + 2.0))
     assert overall.optimal_baseline.value == pytest.approx((0.75 + 0.5) / 2)
     assert (overall.num_groups, overall.pass_rate) == (2, 0.5)

@@ -40,8 +40,8 @@ ROWS = [
 
 def answers_of(heldout: HeldoutAnswers) -> dict[str, dict[str, float]]:
     return {
-        group.prompt_id: {rollout.completion: share for rollout, share in zip(group.rollouts, own, strict=True)}
-        for group, own in zip(heldout.prompts, heldout.shares, strict=True)
+        group.prompt_id: {rollout.completion: share for rollout, share in zip(group.rollouts, shares, strict=True)}
+        for group, shares in zip(heldout.prompts, heldout.shares, strict=True)
     }
 
 
@@ -63,10 +63,10 @@ def test_each_correct_answer_is_there_once_with_its_share(kind: str, tmp_path: P
 def test_steps_are_joined_conversations_distinguished_and_empty_samples_counted(tmp_path: Path) -> None:
     rows = [row | {"step": step} for step in (1, 2) for row in ROWS]
     answers = read_heldout(write_lines(tmp_path / "log.jsonl", *rows))
-    assert {prompt: sum(own.values()) for prompt, own in answers_of(answers).items()} == {"1+1": 1.0, "2+2": 1.0}
+    assert {prompt: sum(shares.values()) for prompt, shares in answers_of(answers).items()} == {"1+1": 1.0, "2+2": 1.0}
     assert "10 correct samples" in answers.notes[0]
-    asked = [[{"role": "user", "content": text}] for text in ("a", "b")]
-    rows = [sample("same", "2", 1.0) | {"prompt": prompt} for prompt in asked]
+    prompts = [[{"role": "user", "content": text}] for text in ("a", "b")]
+    rows = [sample("same", "2", 1.0) | {"prompt": prompt} for prompt in prompts]
     assert len(read_heldout(write_lines(tmp_path / "chat.jsonl", *rows)).prompts) == 2
     answers = read_heldout(write_lines(tmp_path / "textless.jsonl", *ROWS, sample("2+2", "", 1.0)))
     assert answers.notes[1] == "1 correct samples without text, or of several sequences, left out."
@@ -86,12 +86,12 @@ def test_of_many_answers_some_are_drawn_from_every_prompt(tmp_path: Path, monkey
     monkeypatch.setattr(module, "MAX_ANSWERS", 6)
     rows = [sample(f"p{prompt}", f"{answer}", 1.0) for prompt in range(4) for answer in range(5 if prompt else 1)]
     path = write_lines(tmp_path / "many.jsonl", *rows + rows[:1])
-    once, again, other = (read_heldout(path, seed=seed) for seed in (1, 1, 2))
+    once, repeat, other = (read_heldout(path, seed=seed) for seed in (1, 1, 2))
     sizes = {group.prompt_id: group.size for group in once.prompts}
     assert sizes.keys() == {"p0", "p1", "p2", "p3"}
     assert sum(sizes.values()) == 6
-    assert all(sum(own) == pytest.approx(1.0) for own in once.shares)
-    assert answers_of(once) == answers_of(again)
+    assert all(sum(shares) == pytest.approx(1.0) for shares in once.shares)
+    assert answers_of(once) == answers_of(repeat)
     assert answers_of(once) != answers_of(other)
     assert once.notes[-1] == "6 distinct answers of 4 prompts were drawn at random (seed 1)."
     monkeypatch.setattr(module, "MAX_ANSWERS", 3)
@@ -136,11 +136,11 @@ def test_a_threshold_says_from_which_reward_on_a_sample_is_correct(tmp_path: Pat
     assert answers_of(read_heldout(path, threshold=1.0)) == {"a": {"x": 1.0}, "b": {"z": 1.0}}
 
 
-def products_of(engine: str = "auto", asked: HeldoutAnswers | None = None) -> HeldoutGram | Reason:
+def products_of(engine: str = "auto", answers: HeldoutAnswers | None = None) -> HeldoutGram | Reason:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
-    asked = asked or HeldoutAnswers(prompts=tuple(heldout_groups()), shares=SHARES, notes=())
+    answers = answers or HeldoutAnswers(prompts=tuple(heldout_groups()), shares=SHARES, notes=())
     options = EngineOptions(engine=engine)
-    answer = heldout_products(prepared, measure_step(prepared), answers=asked, engine=options)
+    answer = heldout_products(prepared, measure_step(prepared), answers=answers, engine=options)
     return answer
 
 
@@ -152,8 +152,8 @@ def test_it_is_asked_of_the_engine_that_was_chosen(engine: str) -> None:
 
 
 def test_a_step_that_has_none_keeps_its_reason() -> None:
-    own = tuple(tiny_groups(3)[:2])  # the step's
-    answer = products_of(asked=HeldoutAnswers(prompts=own, shares=((0.5, 0.25, 0.25),) * 2, notes=()))
+    prompts = tuple(tiny_groups(3)[:2])  # the step's
+    answer = products_of(answers=HeldoutAnswers(prompts=prompts, shares=((0.5, 0.25, 0.25),) * 2, notes=()))
     assert isinstance(answer, Reason)
     assert answer.text == "Every held-out prompt is trained on in this very step"
     assert answer.advice == "Give samples of prompts that the step was not trained on."
@@ -184,27 +184,27 @@ def test_every_formulation_is_held_against_the_same_products() -> None:
     rewards, group = np.array(REWARDS), np.arange(20) // 4
     pulls = {j: (rewards - rewards[group == j].mean())[group == j] @ scores[group == j] for j in (0, 3, 4)}
     right = {j: (group == j) & (rewards == 1) & (scales > 0) for j in pulls}
-    own = {j: (scales[:, None] * scores)[mask].mean(axis=0) for j, mask in right.items()}
+    own_means = {j: (scales[:, None] * scores)[mask].mean(axis=0) for j, mask in right.items()}
     step = sum(pulls.values())
     assert live.frac_hurt.value == pytest.approx(
-        np.mean([pull @ one < 0 for pull in pulls.values() for one in heldout])
+        np.mean([pull @ answer < 0 for pull in pulls.values() for answer in heldout])
     )
-    ratio = np.mean(heldout @ step) / np.mean([own[j] @ step for j in pulls])
+    ratio = np.mean(heldout @ step) / np.mean([own_means[j] @ step for j in pulls])
     if live.transfer.is_defined:
         assert live.transfer.value == pytest.approx(ratio)
     else:
-        assert np.mean([own[j] @ step for j in pulls]) <= 0 or "single group" in live.transfer.undefined
+        assert np.mean([own_means[j] @ step for j in pulls]) <= 0 or "single group" in live.transfer.undefined
     assert [(row.group_id, row.pass_rate) for row in prompts] == [
         *(("g0", 0.5), ("g1", 0.0), ("g2", 1.0), ("g3", 0.25), ("g4", 0.75))
     ]
     lacking = replace(rows, rewards=np.array([np.nan, *REWARDS[1:]]))
-    _, without = measure_heldout(lacking, gram_of(scores, heldout, scales), [LOGGED])
-    assert [row.pass_rate for row in without] == [None, 0.0, 1.0, 0.25, 0.75]
+    _, unrewarded = measure_heldout(lacking, gram_of(scores, heldout, scales), [LOGGED])
+    assert [row.pass_rate for row in unrewarded] == [None, 0.0, 1.0, 0.25, 0.75]
     assert measure_heldout(rows, gram_of(scores, heldout, scales), ["spo"]) == ([], [])
     _, of_live = measure_heldout(rows, gram_of(scores, heldout, scales), ["dr_grpo"])
-    unit = np.mean([np.linalg.norm(one) for one in pulls.values()]) * np.mean(np.linalg.norm(heldout, axis=1))
+    unit = np.mean([np.linalg.norm(pull) for pull in pulls.values()]) * np.mean(np.linalg.norm(heldout, axis=1))
     assert [row.influence.value for row in of_live] == pytest.approx(
-        [np.mean(heldout @ one) / unit for one in pulls.values()]
+        [np.mean(heldout @ pull) / unit for pull in pulls.values()]
     )
 
 

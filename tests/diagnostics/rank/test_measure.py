@@ -15,7 +15,7 @@ from gradscope.diagnostics.rank.measure import examine_step, measure_rank
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.diagnostics.rank.rows import RankRequest
 from gradscope.diagnostics.rank.tokens import KINDS, weigh_step
-from gradscope.diagnostics.rank.weight_updates import GradientOfStep
+from gradscope.diagnostics.rank.weight_updates import GradientSummary
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.plan.objective import Objective
@@ -102,9 +102,9 @@ def test_weight_rows_are_one_matrix_each(tiny_run: Path) -> None:
     # all matrices together carry no more than the whole gradient
     energy = sum(sum(v * v for v in s.singular_values) for s in weights.spectra)
     norm = weights.steps[0].grad_norm.value
-    assert sum(one.energy_share.value for one in weights.modules) == pytest.approx(1.0)
-    assert sum(one.norm.value**2 for one in weights.modules) == pytest.approx(norm**2, rel=1e-5)
-    assert {one.optimizer: len(one.cosines) for one in weights.optimizers} == {"sgd": 2, "adam": 2, "muon": 2}
+    assert sum(row.energy_share.value for row in weights.modules) == pytest.approx(1.0)
+    assert sum(row.norm.value**2 for row in weights.modules) == pytest.approx(norm**2, rel=1e-5)
+    assert {row.optimizer: len(row.cosines) for row in weights.optimizers} == {"sgd": 2, "adam": 2, "muon": 2}
     assert 0.9 * norm**2 < energy <= norm**2 * (1 + 1e-6)
 
 
@@ -126,12 +126,16 @@ def test_steps_without_weights_are_left_out_and_named(shared_data: Path) -> None
 
 
 def test_of_a_log_without_weights_three_steps_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"step": step, "prompt": "2+2?", "completion": "4", "reward": at} for step in range(1, 6) for at in (0, 1)]
+    rows = [
+        {"step": step, "prompt": "2+2?", "completion": "4", "reward": reward}
+        for step in range(1, 6)
+        for reward in (0, 1)
+    ]
     steps: list[int] = []
 
-    def examine(run: Any, measured: Any, *others: Any) -> None:
+    def examine(run: Any, measured: Any, *rest: Any) -> None:
         steps.append(measured.step)
-        examine_step(run, measured, *others)
+        examine_step(run, measured, *rest)
 
     monkeypatch.setattr("gradscope.diagnostics.rank.measure.examine_step", examine)
     with pytest.raises(InputError, match=r"No weights of .* are on disk"):
@@ -202,7 +206,7 @@ def test_advantages_need_no_gradient() -> None:
     )
     groups = group_of({"completion_ids": (1, 2), "advantage": 1.0}, {"completion_ids": (1, 2), "advantage": -1.0})
     done: list[float] = []
-    collected.progress = lambda at, total, label: done.append(at / total)
+    collected.progress = lambda count, total, label: done.append(count / total)
     module.examine_advantages(3, groups, rows, collected)
     assert done == [0, 1 / 3, 2 / 3]
     assert [point.advantage for point in collected.report.curve] == ["logged", "sign"]
@@ -217,16 +221,16 @@ def test_optimizer_steps_and_modules_are_collected_or_missing() -> None:
     steps = (MatrixSteps(tensor="q", num_entries=4, products=np.eye(3), singular_values=values, num_moved=(1, 2, 3)),)
     measured = MeasuredStep(step=4, groups=(), weights=None, gram=None, reason=None)
 
-    def collected(gradient: GradientOfStep | None) -> module.Collected:
+    def collected(gradient: GradientSummary | None) -> module.Collected:
         into = collected_of()
-        asked = replace(measured, answer=(("rows",), gradient))
-        assert into.take_parts(run_of(rewarded([0.0, 1.0], step=4)), asked, "weight").answer == ("rows",)
+        answered = replace(measured, answer=(("rows",), gradient))
+        assert into.take_parts(run_of(rewarded([0.0, 1.0], step=4)), answered, "weight").answer == ("rows",)
         return into
 
-    full = collected(GradientOfStep(norms=norms, steps=steps))
-    assert ([one.module for one in full.report.modules], len(full.report.optimizers)) == (["output head"], 6)
+    full = collected(GradientSummary(norms=norms, steps=steps))
+    assert ([share.module for share in full.report.modules], len(full.report.optimizers)) == (["output head"], 6)
     assert full.missing_parts == {}
-    in_parts = collected(GradientOfStep(norms=norms, steps=()))
+    in_parts = collected(GradientSummary(norms=norms, steps=()))
     assert in_parts.missing_parts.keys() == {"optimizers"}
     assert "step 4: several processes share the model" in in_parts.missing_parts["optimizers"]
     assert collected(None).missing_parts.keys() == {"optimizers", "modules"}
@@ -264,8 +268,8 @@ def test_the_gradient_of_the_kl_term_in_dead_groups_is_reported() -> None:
     block = gram.kl_gram[2:, 2:]
     assert sentence.endswith(f"gives these a gradient of norm {np.sqrt(block.sum()):.3g}.")
     assert "which is 0 in 1 of 2 groups" in sentence
-    without = measured_step(policy_of(model), [live, groups[1]], DAPO, engine="stream")
-    assert list(module._kl_of_dead_groups(without)) == []
+    no_reference = measured_step(policy_of(model), [live, groups[1]], DAPO, engine="stream")
+    assert list(module._kl_of_dead_groups(no_reference)) == []
 
 
 def test_kinds_are_answered_in_order_and_one_without_answer_spares_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +277,7 @@ def test_kinds_are_answered_in_order_and_one_without_answer_spares_others(monkey
         raise UsageError("Rows of tokens are measured by one process.")
 
     questions = (refuse, None, lambda prepared, gram, *, progress: (prepared, gram))
-    answer = module.several_answers("step", "gram", questions=questions)
+    answer = module.answer_all("step", "gram", questions=questions)
     assert isinstance(answer[0], UsageError)
     assert answer[1:] == (None, ("step", "gram"))
     examined = []
@@ -284,7 +288,7 @@ def test_kinds_are_answered_in_order_and_one_without_answer_spares_others(monkey
     monkeypatch.setattr(module, "measure_steps", lambda *_, **__: iter(steps))
     monkeypatch.setattr(module, "examine_step", _examining(examined, module.examine_step))
     requests = [request(rows="token"), request(rows="rollout")]
-    by_kind = module.collect_kinds(two_steps(), [1, 2], requests, EngineOptions(), no_progress, most=8)
+    by_kind = module.collect_kinds(two_steps(), [1, 2], requests, EngineOptions(), no_progress, max_tokens=8)
     refused = Reason("unusable", "Rows of tokens are measured by one process")
     assert by_kind["token"].skipped == {1: refused, 2: "no weights of 2"}
     assert by_kind["rollout"].skipped == {2: "no weights of 2"}
@@ -294,11 +298,11 @@ def test_kinds_are_answered_in_order_and_one_without_answer_spares_others(monkey
 def _examining(examined: list[str], examine: Callable[..., None]) -> Callable[..., None]:
     """Record the kinds of which a step has an answer; leave the others to the function itself."""
 
-    def record(run: object, measured: MeasuredStep, asked: RankRequest, by_kind: module.Collected) -> None:
+    def record(run: object, measured: MeasuredStep, ranked: RankRequest, by_kind: module.Collected) -> None:
         if measured.reason is None:
-            examined.append(asked.rows)
+            examined.append(ranked.rows)
         else:
-            examine(run, measured, asked, by_kind)
+            examine(run, measured, ranked, by_kind)
 
     return record
 
@@ -306,18 +310,18 @@ def _examining(examined: list[str], examine: Callable[..., None]) -> Callable[..
 def test_each_kind_asks_for_what_it_needs() -> None:
     assert module.row_question(request(rows="rollout"), 64) is None
     assert module.row_question(request(rows="group"), 64) is None
-    drawn = {"max_tokens": 64, "num_buckets": None, "seed": 0}
-    for rows, sketch, function, asked in (
-        ("hidden", None, measure_signals, {"signal": "hidden", "max_tokens": 64, "seed": 0}),
-        ("logit", None, measure_signals, {"signal": "logit", "max_tokens": 64, "seed": 0}),
+    drawn = {"most": 64, "num_buckets": None, "seed": 0}
+    for rows, sketch, function, keywords in (
+        ("hidden", None, measure_signals, {"signal": "hidden", "most": 64, "seed": 0}),
+        ("logit", None, measure_signals, {"signal": "logit", "most": 64, "seed": 0}),
         ("token", None, measure_tokens, drawn),
         ("token", 256, measure_tokens, drawn | {"max_tokens": None, "num_buckets": 256}),
     ):
         question = module.row_question(request(rows=rows), 64, sketch)
-        assert (question.func, question.keywords) == (function, asked)
+        assert (question.func, question.keywords) == (function, keywords)
     weights = request(rows="weight")  # of which some are drawn where every kind is asked for
     assert module.row_question(weights, 64).keywords == {"request": weights}
-    assert module._question(weights, 64).keywords == {"request": weights, "most": module.MAX_WEIGHTS}
+    assert module._question(weights, 64).keywords == {"request": weights, "max_weights": module.MAX_WEIGHTS}
 
 
 def test_energies_of_token_kinds_are_collected_and_rows_examined(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,15 +329,17 @@ def test_energies_of_token_kinds_are_collected_and_rows_examined(monkeypatch: py
     answers = [(tuple(made.grams), made.weighed), (tuple(made.grams), None)]
 
     def measured(run, steps, engine, progress, question):
-        (asked,) = question.keywords["questions"]
-        assert (asked.func, asked.keywords["more"]) == (module.rows_and_more, weigh_step)
-        assert asked.keywords["rows"].func is measure_tokens
+        (kind_question,) = question.keywords["questions"]
+        assert (kind_question.func, kind_question.keywords["extra"]) == (module.rows_and_extra, weigh_step)
+        assert kind_question.keywords["rows"].func is measure_tokens
         for step, answer in zip(steps, answers, strict=True):
             yield MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=None, answer=(answer,))
 
     monkeypatch.setattr(module, "measure_steps", measured)
-    monkeypatch.setattr(module, "examine_step", lambda run, step, asked, by_kind: examined.append(step.answer))
-    by_kind = module.collect_kinds(two_steps(), (1, 2), [request(rows="token")], EngineOptions(), no_progress, most=64)
+    monkeypatch.setattr(module, "examine_step", lambda run, step, examining, by_kind: examined.append(step.answer))
+    by_kind = module.collect_kinds(
+        two_steps(), (1, 2), [request(rows="token")], EngineOptions(), no_progress, max_tokens=64
+    )
     assert examined == [tuple(made.grams)] * 2
-    assert [(one.step, one.kind) for one in by_kind["token"].energies] == [(1, kind) for kind in KINDS]
+    assert [(energy.step, energy.kind) for energy in by_kind["token"].energies] == [(1, kind) for kind in KINDS]
     assert by_kind["token"].weighed == {1: made.weighed}

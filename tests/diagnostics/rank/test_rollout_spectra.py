@@ -37,13 +37,13 @@ def test_it_is_the_jackknife_of_fresh_rows(advantage: str) -> None:
         fresh = formulated(advantage, rows.rewards[None, index], weights[None])[0][:, None] * scores[index]
         return effective_rank(np.linalg.svd(fresh, compute_uv=False)).value or 0.0
 
-    both = [list(range(6)), list(range(6, 12))]
-    own = [rank(index) for index in both]
+    groups = [list(range(6)), list(range(6, 12))]
+    ranks = [rank(index) for index in groups]
     left_out = [
-        [(rank([other for other in index if other != row]) + own[1 - number]) / 2 for row in index]
-        for number, index in enumerate(both)
+        [(rank([other for other in index if other != row]) + ranks[1 - number]) / 2 for row in index]
+        for number, index in enumerate(groups)
     ]
-    expected = jackknife(float(np.mean(own)), left_out, low=1.0, high=6.0)
+    expected = jackknife(float(np.mean(ranks)), left_out, low=1.0, high=6.0)
     assert spectrum.value == pytest.approx(expected.value)
     assert (spectrum.low, spectrum.high) == pytest.approx((expected.low, expected.high), rel=1e-5)
 
@@ -59,8 +59,8 @@ def test_groups_whose_gradients_cancel_span_nothing(num_live: int, rank: float |
 
 def test_a_lone_success_that_carries_the_only_live_group_leaves_no_interval() -> None:
     lone = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-    alone = given_prompts("dr_grpo", lone, ["a"] * 6)
-    assert alone.undefined == "it hangs on a single unit, without which it does not exist"
+    single = given_prompts("dr_grpo", lone, ["a"] * 6)
+    assert single.undefined == "it hangs on a single unit, without which it does not exist"
     assert given_prompts("dr_grpo", [*lone, *REWARDS[:6]], GROUPS).low is not None
 
 
@@ -138,9 +138,9 @@ def test_a_channel_that_no_group_has_says_so() -> None:
     assert point.shared_kept.value == pytest.approx(0.0, abs=1e-9)
     assert point.residual_kept.undefined == "the rows of every group lie on the directions that they share"
     assert point.shared_sum.undefined == "the gradients of every group cancel altogether"
-    (apart,) = step_spectra(replace(rows, gram=np.eye(4)), "sign", None, by_group=False)[1]
-    assert apart.shared_kept.undefined == "the rows of no group share a direction"
-    assert apart.residual_kept.value == pytest.approx(1.0)
+    (orthogonal,) = step_spectra(replace(rows, gram=np.eye(4)), "sign", None, by_group=False)[1]
+    assert orthogonal.shared_kept.undefined == "the rows of no group share a direction"
+    assert orthogonal.residual_kept.value == pytest.approx(1.0)
 
 
 NUM_PARAMETERS = 40

@@ -82,8 +82,8 @@ def test_what_a_formulation_lacks_is_named(advantage: str, message: str) -> None
 
 def group_of(*rollouts: dict[str, object]) -> list[RolloutGroup]:
     made = rewarded([float(index % 2) for index in range(len(rollouts))], step=1)
-    fields = [replace(one, group_id="g", **own) for one, own in zip(made.rollouts, rollouts, strict=True)]
-    return [replace(made, group_id="g", rollouts=tuple(fields))]
+    changed = [replace(rollout, group_id="g", **row) for rollout, row in zip(made.rollouts, rollouts, strict=True)]
+    return [replace(made, group_id="g", rollouts=tuple(changed))]
 
 
 def rank_of(groups: list[RolloutGroup], advantage: str = "logged") -> float | None:
@@ -116,7 +116,7 @@ def test_what_has_no_matrix_of_advantages_says_why(monkeypatch: pytest.MonkeyPat
     with pytest.raises(InputError, match="Rollout 0 of group g is several sequences") as raised:
         rank_rows.advantage_rows(1, group_of({"completion_ids": (1,), "advantage": 1.0, "earlier": (before,)}))
     assert raised.value.cause == "several_sequences"
-    monkeypatch.setattr(rank_rows, "_MOST_ROWS", 1)
+    monkeypatch.setattr(rank_rows, "_MAX_ROWS", 1)
     with pytest.raises(InputError, match="It has 2 rollouts, and the inner products of more than 1 take gigabytes"):
         rank_rows.advantage_rows(1, group_of({"completion_ids": (1,)}, {"completion_ids": (1,)}))
 
@@ -149,8 +149,8 @@ def request(**fields: object) -> rank_rows.RankRequest:
 
 def test_logged_advantages_belong_to_the_logged_groups() -> None:
     rows, _ = make_rows([0, 1, 1, 0], ["a"] * 4)
-    asked = request()
-    assert [(advantage, size) for advantage in asked.advantages for size in asked.sizes(rows, advantage)] == [
+    ranked = request()
+    assert [(advantage, size) for advantage in ranked.advantages for size in ranked.sizes(rows, advantage)] == [
         ("logged", None),
         ("dr_grpo", None),
         ("dr_grpo", 2),
@@ -185,7 +185,7 @@ def test_names_and_sizes_are_checked_against_registry_and_log() -> None:
 def test_few_columns_give_the_spectrum_of_their_gram_matrix(by_group: bool, centered: bool) -> None:
     rng = np.random.default_rng(0)
     groups = [
-        replace(group, group_id=str(n), rollouts=tuple(replace(one, group_id=str(n)) for one in group.rollouts))
+        replace(group, group_id=str(n), rollouts=tuple(replace(rollout, group_id=str(n)) for rollout in group.rollouts))
         for n in range(8)
         for group in group_of(
             *({"completion_ids": (1,) * rng.integers(1, 4), "advantage": value} for value in (1.0, -0.5, 0.0))

@@ -74,15 +74,15 @@ REWARDS = [0.0, 1.0, 1.0, 0.0] * 6
 GROUPS = [f"g{group}" for group in range(6) for _ in range(4)]
 
 
-EVERY = ("unweighted", "shuffled", "signs")
+DEALT_NULLS = ("unweighted", "shuffled", "signs")
 
 
 @pytest.mark.parametrize(
     ("scores", "advantage", "centered", "rank", "nulls"),
     [
-        (np.ones((24, NUM_PARAMETERS)), "dr_grpo", False, 1.0, EVERY),
+        (np.ones((24, NUM_PARAMETERS)), "dr_grpo", False, 1.0, DEALT_NULLS),
         (np.eye(2, NUM_PARAMETERS)[np.array(REWARDS, dtype=int)], "dr_grpo", False, 2.0, ("shuffled",)),
-        (np.eye(24), "dr_grpo", False, 4.0, EVERY),
+        (np.eye(24), "dr_grpo", False, 4.0, DEALT_NULLS),
         (np.eye(24), "sign", True, 3.0, ("unweighted",)),
     ],
     ids=["identical", "two clusters", "orthonormal", "centered"],
@@ -184,7 +184,7 @@ def test_a_draw_without_a_rank_takes_no_part_in_the_mean() -> None:
     assert ranks["gaussian"].undefined == ZERO_MATRIX
     assert drawn_counts(drawn).tolist() == [[2.0, 2.0, 2.0, 1.0]]
     assert profile(drawn[1]) == ()
-    empty = MeanRanks(counts=np.zeros((0, 4)), nulls={}, group_ids=[], most=4, by_group=False)
+    empty = MeanRanks(counts=np.zeros((0, 4)), nulls={}, group_ids=[], max_rank=4, by_group=False)
     assert "no group of this step has a gradient" in str(empty.means()["effective_rank"].undefined)
     assert empty.null_ranks() == {}
 
@@ -195,7 +195,7 @@ def mean_of(values: list[list[float]], groups: list[str], *, by_group: bool = Fa
         counts=counts,
         nulls={"gaussian": counts * nulls},
         group_ids=groups,
-        most=np.array(values).shape[1],
+        max_rank=np.array(values).shape[1],
         by_group=by_group,
     )
 
@@ -208,8 +208,8 @@ def test_parts_weigh_alike_or_groups_do_and_shares_end_at_one() -> None:
     assert mean_of(parts, ["a", "a", "a", "b"]).means()["effective_rank"].value == pytest.approx(3.25)
     assert mean_of(parts, ["a", "a", "a", "b"], by_group=True).means()["effective_rank"].value == pytest.approx(2.5)
     assert mean_of([EQUAL, LONE], ["a", "b"]).means()["two_direction_energy"].value == pytest.approx(0.75)
-    both = mean_of([[2.0, 1.0], [1.0, 1.0]], ["a", "b"]).means()["two_direction_energy"]
-    assert (both.value, both.interval) == (1.0, None)
+    pair = mean_of([[2.0, 1.0], [1.0, 1.0]], ["a", "b"]).means()["two_direction_energy"]
+    assert (pair.value, pair.interval) == (1.0, None)
 
 
 def test_a_null_has_a_difference_and_a_ratio() -> None:
@@ -238,8 +238,8 @@ def test_another_number_is_averaged_over_the_matrices_that_have_it() -> None:
     mean = mean_of([EQUAL, EQUAL, LONE], ["a", "a", "b"])
     assert mean.mean_up_to(4.0, np.array([1.0, 2.0, np.nan])).value == pytest.approx(1.5)
     assert mean.mean_up_to(4.0, np.array([1.0, np.nan, 3.0])).num_units == 2
-    none = mean.mean_up_to(4.0, np.full(3, np.nan), none="nobody has it")
-    assert (none.undefined, none.num_units) == ("nobody has it", 2)
+    unknown = mean.mean_up_to(4.0, np.full(3, np.nan), "nobody has it")
+    assert (unknown.undefined, unknown.num_units) == ("nobody has it", 2)
 
 
 def spectra(*names: str) -> list[GradientSpectrum]:
@@ -255,8 +255,10 @@ def test_formulations_are_compared_on_common_live_groups() -> None:
     assert compare_formulations(spectra("dr_grpo", "rloo")) == ()  # which differ by a factor
     assert compare_formulations([]) == ()
     rows, _ = make_rows([1.0] * 4 + [0.0] * 4, ["a"] * 4 + ["b"] * 4)
-    both = [s for name in ("positive_only", "negative_only") for s in step_spectra(rows, name, None, by_group=False)[0]]
-    (pair,) = compare_formulations(both)
+    one_sided = [
+        s for name in ("positive_only", "negative_only") for s in step_spectra(rows, name, None, by_group=False)[0]
+    ]
+    (pair,) = compare_formulations(one_sided)
     assert pair.difference.undefined == "no group is live under both"
 
 

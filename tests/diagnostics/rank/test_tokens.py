@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank import measure
 from gradscope.diagnostics.rank import tokens as token_parts
-from gradscope.diagnostics.rank.measure import rows_and_more
+from gradscope.diagnostics.rank.measure import rows_and_extra
 from gradscope.diagnostics.rank.tokens import TokenChange, by_group
 from gradscope.errors import VerificationError
 from gradscope.gradients.engine_options import EngineOptions
@@ -58,25 +58,25 @@ def test_a_step_that_another_engine_sampled() -> None:
     groups = off_policy()
     prepared = prepared_of(groups)
     gathered, rows = weighed_of(prepared), naive_token_rows(prepared.policy, groups)
-    rollouts = [one for group in groups for one in group.rollouts]
-    advantages = np.concatenate([np.full(len(one.completion_ids), one.advantage) for one in rollouts])
-    plain = -weight_of(groups) * advantages
-    ratio = np.exp(gathered.tokens.logprobs - np.concatenate([one.logprobs for one in rollouts]))
-    uncorrected = plain @ rows
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    advantages = np.concatenate([np.full(len(rollout.completion_ids), rollout.advantage) for rollout in rollouts])
+    weights = -weight_of(groups) * advantages
+    ratio = np.exp(gathered.tokens.logprobs - np.concatenate([rollout.logprobs for rollout in rollouts]))
+    uncorrected = weights @ rows
     effects = {effect.correction: effect for effect in token_parts.correction_effects(1, gathered)}
     for name, factors in (
         ("tis", np.minimum(ratio, 2.0)),
         ("icepop", np.where((ratio < 0.5) | (ratio > 5), 0.0, ratio)),
     ):
-        own = (factors * plain) @ rows
-        expected = own @ uncorrected / np.linalg.norm(own) / np.linalg.norm(uncorrected)
+        corrected = (factors * weights) @ rows
+        expected = corrected @ uncorrected / np.linalg.norm(corrected) / np.linalg.norm(uncorrected)
         assert effects[name].cosine.value == pytest.approx(expected, abs=1e-5)
         assert effects[name].norm_ratio.value == pytest.approx(
-            np.linalg.norm(own) / np.linalg.norm(uncorrected), rel=1e-5
+            np.linalg.norm(corrected) / np.linalg.norm(uncorrected), rel=1e-5
         )
     kinds = token_parts.token_kinds(1, gathered, [])
     negative = next(kind for kind in kinds if kind.sign == "negative" and not kind.probability)
-    part = plain[advantages < 0] @ rows[advantages < 0]
+    part = weights[advantages < 0] @ rows[advantages < 0]
     assert negative.gradient_share.value == pytest.approx(part @ uncorrected / (uncorrected @ uncorrected), rel=1e-4)
 
 
@@ -104,13 +104,13 @@ def test_turns_are_split_and_a_tools_tokens_have_no_part() -> None:
 def test_a_whole_step_has_one_cell_its_turns_and_its_entropy() -> None:
     groups = with_a_tool()
     prepared = prepared_of(groups)
-    sums, every = token_parts.weigh_step(prepared, measure_step(prepared)), weighed_of(prepared)
+    sums, parts = token_parts.weigh_step(prepared, measure_step(prepared)), weighed_of(prepared)
     assert sums.labels == (("cell", TokenCell()), ("turn", 1), ("turn", 2), ("entropy", None))
     assert sums.factors == {}
     assert [share.gradient_share.value for share in token_parts.turn_shares(1, sums)] == pytest.approx(
-        [share.gradient_share.value for share in token_parts.turn_shares(1, every)]
+        [share.gradient_share.value for share in token_parts.turn_shares(1, parts)]
     )
-    first, other = (token_parts.entropy_change(1, weighed, {}) for weighed in (sums, every))
+    first, other = (token_parts.entropy_change(1, weighed, {}) for weighed in (sums, parts))
     assert first.rate.value == pytest.approx(other.rate.value, rel=1e-5)
     assert first.cosine.ends == pytest.approx(other.cosine.ends, rel=1e-4)
     no_gradient = prepared_of(changed(groups, advantage=lambda first: 0.0))
@@ -119,9 +119,9 @@ def test_a_whole_step_has_one_cell_its_turns_and_its_entropy() -> None:
 
 @pytest.mark.slow
 def test_corrections_are_the_runs_own_too_and_none_beyond_single_precision() -> None:
-    own = SamplerCorrection(mode="sequence_mask", low=0.1, high=9.0)
+    trained = SamplerCorrection(mode="sequence_mask", low=0.1, high=9.0)
     effects = token_parts.correction_effects(
-        1, weighed_of(prepared_of(off_policy(0.1), correction=own, needs_sampler=True))
+        1, weighed_of(prepared_of(off_policy(0.1), correction=trained, needs_sampler=True))
     )
     assert [(effect.correction, effect.units) for effect in effects][-1] == ("trained", "sequences")
     usual = SamplerCorrection(mode="sequence_mask", low=None, high=3.0)
@@ -141,7 +141,7 @@ def test_corrections_are_the_runs_own_too_and_none_beyond_single_precision() -> 
 def test_tokens_far_from_the_reference_have_their_text() -> None:
     groups = tiny_groups(3, 2)
     kl = token_parts.token_kl(1, weighed_of(prepared_of(groups, lora=True, beta=0.1)), groups)
-    rollouts = {(one.group_id, one.sample): one for group in groups for one in group.rollouts}
+    rollouts = {(rollout.group_id, rollout.sample): rollout for group in groups for rollout in group.rollouts}
     for token in kl.top:
         assert token.text == f"[{rollouts[token.group_id, token.sample].completion_ids[token.position]}]"
         assert token.k1 == pytest.approx(token.logprob - token.reference)
@@ -183,17 +183,17 @@ def test_each_kind_has_the_energy_of_its_tokens_by_group() -> None:
 def test_the_energy_needs_the_weights_of_the_step_alone() -> None:
     prepared = prepared_of(off_policy())
     gram = measure_step(prepared)
-    rows, answer = rows_and_more(prepared, gram, rows=lambda *_, progress: ("rows",), more=token_parts.weigh_step)
+    rows, answer = rows_and_extra(prepared, gram, rows=lambda *_, progress: ("rows",), extra=token_parts.weigh_step)
     assert (rows, list(answer.cells)) == (("rows",), [TokenCell()])
     np.testing.assert_array_equal(answer.tokens.entropies, counted_tokens(prepared, gram).entropies)
 
 
 def test_shares_are_those_of_the_tables_where_tokens_were_drawn_too() -> None:
-    made = made_up(most=9)
-    energies = {one.kind: one for one in token_parts.kind_energies(7, made.weighed.tokens, made.grams)}
-    tables = [one for one in token_parts.token_kinds(7, made.weighed, made.grams) if one.sign is None]
-    (undecided,) = [one for one in tables if one.entropy == "top_fifth"]
-    (unlikely,) = [one for one in tables if one.probability is not None and one.probability[0] == 0.0]
+    made = made_up(max_rows=9)
+    energies = {row.kind: row for row in token_parts.kind_energies(7, made.weighed.tokens, made.grams)}
+    tables = [row for row in token_parts.token_kinds(7, made.weighed, made.grams) if row.sign is None]
+    (undecided,) = [row for row in tables if row.entropy == "top_fifth"]
+    (unlikely,) = [row for row in tables if row.probability is not None and row.probability[0] == 0.0]
     for kind, table in zip(token_parts.KINDS, (undecided, unlikely), strict=True):
         share = energies[kind].energy.sum() / energies[kind].all_energy.sum()
         assert share == pytest.approx(table.energy_share.value)
@@ -221,15 +221,15 @@ def run_on(folder: Path, *updates: int) -> Run:
 
 def tokens_of(run: Run) -> CountedTokens:
     """All tokens, in the order of the log; of each only what the change looks at."""
-    positions = [(number, one) for number, group in enumerate(run.groups_at(1)) for one in group.rollouts]
-    lengths = [len(one.completion_ids) for _, one in positions]
+    positions = [(number, rollout) for number, group in enumerate(run.groups_at(1)) for rollout in group.rollouts]
+    lengths = [len(rollout.completion_ids) for _, rollout in positions]
     return replace(
         made_up().weighed.tokens,
         rollouts=np.repeat(np.arange(len(positions)), lengths),
         groups=np.repeat([number for number, _ in positions], lengths),
         positions=np.concatenate([np.arange(length) for length in lengths]),
         logprobs=-np.ones(sum(lengths)),
-        advantages=np.repeat([one.advantage for _, one in positions], lengths),
+        advantages=np.repeat([rollout.advantage for _, rollout in positions], lengths),
     )
 
 
@@ -243,7 +243,12 @@ def plain_outputs(run: Run, folder: Path) -> np.ndarray:
             logs = torch.log_softmax(model(input_ids=ids).logits[0] / TEMPERATURE, dim=-1)
             positions = range(len(first.prompt_ids), ids.shape[1])
             entropies = -(logs.exp() * logs).sum(dim=-1)
-            rows.append([[logs[at - 1, ids[0, at]].item(), entropies[at - 1].item()] for at in positions])
+            rows.append(
+                [
+                    [logs[position - 1, ids[0, position]].item(), entropies[position - 1].item()]
+                    for position in positions
+                ]
+            )
     return np.concatenate(rows).T
 
 
@@ -277,8 +282,8 @@ def change_of(logprobs: np.ndarray) -> token_parts.TokenChange:
 
 
 def change_by_advantage(advantages: Sequence[float], groups: Sequence[int], change: Sequence[float]) -> LogprobChange:
-    own = {"advantages": np.array(advantages), "groups": np.array(groups), "logprobs": -np.ones(len(groups))}
-    return token_parts.logprob_change(7, replace(made_up().weighed.tokens, **own), change_of(np.array(change)))
+    fields = {"advantages": np.array(advantages), "groups": np.array(groups), "logprobs": -np.ones(len(groups))}
+    return token_parts.logprob_change(7, replace(made_up().weighed.tokens, **fields), change_of(np.array(change)))
 
 
 def test_means_are_of_tokens_and_intervals_of_groups() -> None:
@@ -293,11 +298,11 @@ def test_means_are_of_tokens_and_intervals_of_groups() -> None:
     ]
     # as many tokens of a sign in each group: a mean of groups
     left_out = (np.sum(by_group) - np.array(by_group)) / 5
-    plain = jackknife(float(np.mean(by_group)), [left_out], low=-9.0, high=9.0)
+    expected = jackknife(float(np.mean(by_group)), [left_out], low=-9.0, high=9.0)
     assert result.difference.value == pytest.approx(np.mean(by_group))
     assert result.difference.interval is not None
     # Satterthwaite's degrees of freedom are at most Student's
-    assert result.difference.high - result.difference.low >= plain.high - plain.low
+    assert result.difference.high - result.difference.low >= expected.high - expected.low
     assert result.difference.num_units == 6
 
 
@@ -329,17 +334,19 @@ def test_tokens_of_several_steps_are_compared_within_each_step() -> None:
     rng = np.random.default_rng(3)
     tokens, changes = [], []
     for seed, slope in ((0, 0.3), (1, 0.1)):
-        own = made_up(seed, num_groups=6).weighed.tokens
-        signs = rng.choice([-1.0, 1.0], len(own.groups))
-        tokens.append(replace(own, advantages=signs))
+        counted = made_up(seed, num_groups=6).weighed.tokens
+        signs = rng.choice([-1.0, 1.0], len(counted.groups))
+        tokens.append(replace(counted, advantages=signs))
         changes.append(change_of(5.0 * seed + slope * signs + 0.01 * rng.normal(size=len(signs))))
-    alone = [token_parts.logprob_change(7, own, change).matched for own, change in zip(tokens, changes, strict=True)]
-    assert token_parts.matched_change(tokens[:1], changes[:1]) == alone[0]
-    both = token_parts.matched_change(tokens, changes)
-    assert alone[1].value < both.value < alone[0].value
-    assert both.value == pytest.approx(0.4, abs=0.02)  # steps of like weight, whose levels are five apart
-    assert both.num_units == 12
-    assert both.low < both.value < both.high
+    by_step = [
+        token_parts.logprob_change(7, counted, change).matched for counted, change in zip(tokens, changes, strict=True)
+    ]
+    assert token_parts.matched_change(tokens[:1], changes[:1]) == by_step[0]
+    pooled = token_parts.matched_change(tokens, changes)
+    assert by_step[1].value < pooled.value < by_step[0].value
+    assert pooled.value == pytest.approx(0.4, abs=0.02)  # steps of like weight, whose levels are five apart
+    assert pooled.num_units == 12
+    assert pooled.low < pooled.value < pooled.high
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -375,13 +382,13 @@ def test_each_kind_has_the_parts_of_its_tokens() -> None:
         assert kind.energy_share.value == pytest.approx(energy[mask].sum() / energy.sum())
         assert kind.gradient_share.value == pytest.approx(part @ full / (full @ full))
         assert kind.cosine.value == pytest.approx(cosine(part, full))
-    drawn = made_up(most=9)  # of each group the first nine stand for the others
+    drawn = made_up(max_rows=9)  # of each group the first nine stand for the others
     seen = np.concatenate([np.flatnonzero(tokens.groups == group)[:9] for group in range(4)])
     (first, *_) = token_parts.token_kinds(7, drawn.weighed, drawn.grams)
     in_both = np.intersect1d(np.flatnonzero(tokens_in(first, drawn)), seen)
     assert first.energy_share.value == pytest.approx(energy[in_both].sum() / energy[seen].sum())
-    alone = [kind for kind in kinds if kind.entropy and not kind.sign]
-    assert sum(kind.gradient_share.value for kind in alone) == pytest.approx(1.0)
+    by_entropy = [kind for kind in kinds if kind.entropy and not kind.sign]
+    assert sum(kind.gradient_share.value for kind in by_entropy) == pytest.approx(1.0)
     assert len([kind for kind in kinds if kind.sign and kind.probability and kind.entropy]) == len(made.weighed.cells)
 
 
@@ -418,11 +425,13 @@ def test_the_entropy_moves_with_the_inner_product_of_its_gradient_and_the_update
 
 def test_tokens_of_several_steps_vary_about_the_means_of_their_own_step() -> None:
     made = [made_up(seed, num_groups=4 + seed) for seed in range(2)]
-    tokens = [one.weighed.tokens for one in made]
-    about = [(one.logprobs - one.logprobs.mean()) * (one.advantages - one.advantages.mean()) for one in tokens]
+    tokens = [step.weighed.tokens for step in made]
+    deviations = [
+        (step.logprobs - step.logprobs.mean()) * (step.advantages - step.advantages.mean()) for step in tokens
+    ]
     covariance = token_parts.advantage_covariance(tokens)
-    assert covariance.value == pytest.approx(np.concatenate(about).mean())
-    moved = [replace(one, advantages=one.advantages + shift) for one, shift in zip(tokens, (3, -5), strict=True)]
+    assert covariance.value == pytest.approx(np.concatenate(deviations).mean())
+    moved = [replace(step, advantages=step.advantages + shift) for step, shift in zip(tokens, (3, -5), strict=True)]
     assert token_parts.advantage_covariance(moved).ends == pytest.approx(covariance.ends)
 
 
@@ -465,8 +474,8 @@ def test_a_step_adds_its_parts_and_hands_on_its_rows() -> None:
 
 def test_what_a_step_lacks_is_missing_with_its_reason() -> None:
     made, gathered = made_up(sampler=False), collected_of()
-    alone = replace(made.weighed, tokens=replace(made.weighed.tokens, reference=None))
-    gathered.take_parts(run_of(*GROUPS), replace(STEP, answer=((), alone)), "token")
+    no_reference = replace(made.weighed, tokens=replace(made.weighed.tokens, reference=None))
+    gathered.take_parts(run_of(*GROUPS), replace(STEP, answer=((), no_reference)), "token")
     assert set(gathered.missing_parts) == {"corrections", "turns", "kl"}
     assert "step 7: the log does not have the sampler's log-probability" in gathered.missing_parts["corrections"]
     assert gathered.report.entropy_changes[0].logged is None
@@ -487,12 +496,12 @@ def test_later_weights_add_what_became_of_the_tokens_to_their_parts(monkeypatch:
     assert gathered.tokens == {}
     made, gathered = made_up(), collected_of()
     gathered.take_parts(run_of(*GROUPS), replace(STEP, answer=(tuple(made.grams), made.weighed)), "token")
-    ones = np.ones(len(made.weighed.tokens.groups))
-    later = TokenChange(first=6, last=9, logprobs=0.5 * ones, entropies=-0.25 * ones)
+    unit = np.ones(len(made.weighed.tokens.groups))
+    later = TokenChange(first=6, last=9, logprobs=0.5 * unit, entropies=-0.25 * unit)
     monkeypatch.setattr(measure, "token_changes", lambda run, tokens, options: ({7: later}, {}))
     gathered.look_later(run_of(*GROUPS), EngineOptions())
-    assert [(one.step, one.last) for one in gathered.report.logprob_changes] == [(7, 9)]
-    assert [(one.last, one.measured.value) for one in gathered.report.entropy_changes] == [(9, -0.25)]
+    assert [(row.step, row.last) for row in gathered.report.logprob_changes] == [(7, 9)]
+    assert [(row.last, row.measured.value) for row in gathered.report.entropy_changes] == [(9, -0.25)]
 
 
 def test_each_correction_is_the_sum_of_its_rows() -> None:
@@ -512,19 +521,22 @@ def test_each_correction_is_the_sum_of_its_rows() -> None:
         "geometric_mask": full ** (1 / 6) * (abs(np.log(full)) / 6 <= np.log(1.001)),
         "sequence_ratio": full,
     }
-    plain, unbiased = tokens.on_policy_weights @ made.rows, (full * tokens.on_policy_weights) @ made.rows
+    uncorrected, unbiased = tokens.plain @ made.rows, (full * tokens.plain) @ made.rows
     effects = token_parts.correction_effects(7, made.weighed)
     assert [effect.correction for effect in effects] == list(factors)
     for effect in effects:
-        own = (factors[effect.correction] * tokens.on_policy_weights) @ made.rows
-        lengths = {name: np.linalg.norm(of) for name, of in (("own", own), ("plain", plain), ("unbiased", unbiased))}
+        corrected = (factors[effect.correction] * tokens.plain) @ made.rows
+        sums = {"own": corrected, "plain": uncorrected, "unbiased": unbiased}
+        lengths = {name: np.linalg.norm(vector) for name, vector in sums.items()}
         assert effect.norm_ratio.value == pytest.approx(lengths["own"] / lengths["plain"])
-        if not own.any():  # no geometric mean is within one in a thousand
+        if not corrected.any():  # no geometric mean is within one in a thousand
             assert (effect.correction, effect.kept.value) == ("geometric_mask", 0.0)
             assert effect.cosine.undefined
             continue
-        assert effect.cosine.value == pytest.approx(own @ plain / lengths["own"] / lengths["plain"])
-        assert effect.unbiased_cosine.value == pytest.approx(own @ unbiased / lengths["own"] / lengths["unbiased"])
+        assert effect.cosine.value == pytest.approx(corrected @ uncorrected / lengths["own"] / lengths["plain"])
+        assert effect.unbiased_cosine.value == pytest.approx(
+            corrected @ unbiased / lengths["own"] / lengths["unbiased"]
+        )
         f = factors[effect.correction][:: 6 if effect.units == "sequences" else 1]
         assert effect.kept.value == pytest.approx((f > 0).mean())
         assert effect.ess.value == pytest.approx(f.sum() ** 2 / len(f) / (f**2).sum())
@@ -535,8 +547,10 @@ def test_each_correction_is_the_sum_of_its_rows() -> None:
 
 def test_a_ratio_that_is_too_large_is_a_reason() -> None:
     result = made_up().weighed
-    left = [at for at, label in enumerate(result.labels) if label != ("correction", "sequence_ratio")]
-    cut = replace(result, labels=tuple(result.labels[at] for at in left), products=result.products[:, left][:, :, left])
+    left = [index for index, label in enumerate(result.labels) if label != ("correction", "sequence_ratio")]
+    cut = replace(
+        result, labels=tuple(result.labels[index] for index in left), products=result.products[:, left][:, :, left]
+    )
     effects = {effect.correction: effect for effect in token_parts.correction_effects(7, cut)}
     assert effects["sequence_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["tis"].unbiased_cosine.undefined == "a ratio of this step is beyond 1e30"
@@ -557,8 +571,8 @@ ROWS = np.random.default_rng(3).normal(size=(8, 5))
 
 def made(**fields: Any) -> tuple[Run, Any]:
     groups = []
-    for at, prompt in enumerate("abcd"):
-        logprobs = [tuple((-2.0 - gaps).tolist()) for gaps in GAPS[2 * at : 2 * at + 2]]
+    for index, prompt in enumerate("abcd"):
+        logprobs = [tuple((-2.0 - gaps).tolist()) for gaps in GAPS[2 * index : 2 * index + 2]]
         groups.append(with_fields(group_of([0.0, 1.0], prompt=prompt), logprobs=logprobs, **fields))
     gram = gram_of(
         ROWS.tolist(), [group.group_id for group in groups for _ in group.rollouts], logprobs=(np.full(2, -2.0),) * 8
@@ -577,14 +591,14 @@ def test_each_sequence_correction_is_the_sum_of_its_rows() -> None:
     }
     effects = token_parts.sequence_corrections(*made())
     assert [effect.correction for effect in effects] == list(factors)
-    plain, unbiased = ROWS.sum(axis=0), full @ ROWS
+    uncorrected, unbiased = ROWS.sum(axis=0), full @ ROWS
     for effect in effects:
         f = factors[effect.correction]
-        own = f @ ROWS
+        corrected = f @ ROWS
         assert effect.units == "sequences"
-        assert effect.norm_ratio.value == pytest.approx(np.linalg.norm(own) / np.linalg.norm(plain))
-        for cosine, other in ((effect.cosine, plain), (effect.unbiased_cosine, unbiased)):
-            assert cosine.value == pytest.approx(own @ other / np.linalg.norm(own) / np.linalg.norm(other))
+        assert effect.norm_ratio.value == pytest.approx(np.linalg.norm(corrected) / np.linalg.norm(uncorrected))
+        for cosine, other in ((effect.cosine, uncorrected), (effect.unbiased_cosine, unbiased)):
+            assert cosine.value == pytest.approx(corrected @ other / np.linalg.norm(corrected) / np.linalg.norm(other))
         assert effect.kept.value == pytest.approx((f > 0).mean())
         assert effect.ess.value == pytest.approx(f.sum() ** 2 / 8 / (f**2).sum())
     assert effects[-1].cosine.low is not None

@@ -19,25 +19,25 @@ ROWS, _ = make_rows([0, 1, 0, 0, 1, 1], ["a"] * 4 + ["b"] * 2, advantages=[-0.5,
 
 
 def combined(*names: str, by_token: bool = False, size: int | None = None) -> tuple[weight_groups.CombinedGroup, ...]:
-    asked = []
+    advantaged = []
     for name in names:
         parts = sub_groups(ROWS, size)
         weights = advantages_of(ROWS, parts, name)
-        asked += [
+        advantaged += [
             weight_groups.AdvantagedPart(advantage=name, part=p, weights=w) for p, w in zip(parts, weights, strict=True)
         ]
-    return weight_groups._combine_groups(asked, by_token=by_token)
+    return weight_groups._combine_groups(advantaged, by_token=by_token)
 
 
 def test_proportional_advantages_are_combined_once() -> None:
     (first, _) = combined("grpo", "dr_grpo", "rloo")
-    assert {part.own for part in first.parts} == {first.parts[0].own}
-    assert first.combinations.has_null[first.parts[0].own]
+    assert {part.matrix for part in first.parts} == {first.parts[0].matrix}
+    assert first.combinations.has_null[first.parts[0].matrix]
     (halves, _) = combined("sign", size=2)
     for part, rest in zip(halves.parts, ([2, 3], [0, 1]), strict=True):  # zero at the other rollouts
-        assert not halves.combinations.factors[part.own][rest].any()
+        assert not halves.combinations.factors[part.matrix][rest].any()
     (_, dead) = combined("dr_grpo")
-    assert [part.own for part in dead.parts] == [None]
+    assert [part.matrix for part in dead.parts] == [None]
     assert dead.combinations.factors.shape == (0, 2)
 
 
@@ -46,7 +46,7 @@ def test_nulls_are_the_scores_the_signs_and_dealt_advantages() -> None:
     np.testing.assert_allclose(factors[part.nulls["unweighted"][0]], 0.5)
     np.testing.assert_allclose(np.abs(factors[part.nulls["signs"][0]]), 0.5)
     for draw in part.nulls["shuffled"]:
-        np.testing.assert_allclose(np.sort(np.abs(factors[draw])), np.sort(np.abs(factors[part.own])))
+        np.testing.assert_allclose(np.sort(np.abs(factors[draw])), np.sort(np.abs(factors[part.matrix])))
 
 
 def test_advantages_of_tokens_are_a_channel_of_their_own() -> None:
@@ -54,28 +54,30 @@ def test_advantages_of_tokens_are_a_channel_of_their_own() -> None:
     assert not first.combinations.by_token
     (first, *_) = combined("logged", by_token=True)
     assert first.combinations.by_token
-    own = first.combinations.factors[first.parts[0].own]
-    assert not own[:4].any()
-    assert own[4:].all()
+    factors = first.combinations.factors[first.parts[0].matrix]
+    assert not factors[:4].any()
+    assert factors[4:].all()
     assert set(first.parts[0].nulls) == {"unweighted"}
 
 
-def answer_of(groups: list[RolloutGroup], *advantages: str, most: int | None = None) -> weight_groups.WeightAnswer:
+def answer_of(
+    groups: list[RolloutGroup], *advantages: str, max_weights: int | None = None
+) -> weight_groups.WeightAnswer:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), groups, DAPO)
     gram = measure_step(prepared)
     request = RankRequest(rows="weight", advantages=advantages, group_sizes=(2,))
-    return weight_groups.weight_rows(prepared, gram, request=request, most=most)
+    return weight_groups.weight_rows(prepared, gram, request=request, max_weights=max_weights)
 
 
 @pytest.mark.slow
 def test_drawn_weights_have_the_numbers_that_they_have_among_all() -> None:
-    every, drawn = (answer_of(tiny_groups(), "dr_grpo", most=most) for most in (None, 3))
+    full, drawn = (answer_of(tiny_groups(), "dr_grpo", max_weights=limit) for limit in (None, 3))
     names = {rank.tensor for rank in drawn.ranks}
     assert len(names) in (3, 4)
     assert "lm_head.weight" in names
     assert {spectrum.tensor for spectrum in drawn.spectra} == names
-    assert drawn.num_weights == every.num_weights > 4
-    of_all = {(first.group_id, first.tensor): first for first in every.ranks}
+    assert drawn.num_weights == full.num_weights > 4
+    of_all = {(first.group_id, first.tensor): first for first in full.ranks}
     for first in drawn.ranks:
         np.testing.assert_array_equal(first.counts, of_all[first.group_id, first.tensor].counts)
 
@@ -94,8 +96,8 @@ def test_the_step_as_the_optimizer_saw_it_and_every_group() -> None:
 
 
 def test_what_these_rollouts_do_not_have_is_refused_with_its_reason() -> None:
-    odd = with_fields(tiny_groups(1, 3)[0], reward=0.3, advantage=None)
-    answer = answer_of([odd], "logged", "sign", "reinforce")
+    unusual = with_fields(tiny_groups(1, 3)[0], reward=0.3, advantage=None)
+    answer = answer_of([unusual], "logged", "sign", "reinforce")
     assert set(answer.refused) == {"logged", "sign"}
     assert answer.spectra == ()
     assert {part.advantage for group in answer.groups for part in group.parts} == {"reinforce"}
@@ -117,13 +119,13 @@ def group_of(group_id: str, *parts: weight_groups.CombinedPart) -> weight_groups
         group_id=group_id, rollouts=(0,), by_token=False, factors=np.eye(2), has_null=np.array([True, True])
     )
     return weight_groups.CombinedGroup(
-        combinations=empty, parts=tuple(replace(one, group_id=group_id) for one in parts)
+        combinations=empty, parts=tuple(replace(member, group_id=group_id) for member in parts)
     )
 
 
-def part(own: int | None, size: int = 4) -> weight_groups.CombinedPart:
-    nulls = {} if own is None else {"unweighted": (0,), "shuffled": (0, 1), "signs": (1,)}
-    return weight_groups.CombinedPart(group_id="", advantage="dr_grpo", group_size=size, own=own, nulls=nulls)
+def part(matrix: int | None, size: int = 4) -> weight_groups.CombinedPart:
+    nulls = {} if matrix is None else {"unweighted": (0,), "shuffled": (0, 1), "signs": (1,)}
+    return weight_groups.CombinedPart(group_id="", advantage="dr_grpo", group_size=size, matrix=matrix, nulls=nulls)
 
 
 def ranks_of(group_id: str, tensor: str, *ranks: float) -> GroupWeightRanks:

@@ -70,10 +70,10 @@ def test_squares_add_up_by_kind() -> None:
     shares = weight_updates.module_shares(
         3, [norm("lm_head.weight", 3.0), norm("a.mlp.up", 4.0), norm("b.mlp.up", 12.0)]
     )
-    assert [(one.step, one.module) for one in shares] == [(3, "output head"), (3, "mlp")]
-    assert [one.norm.value for one in shares] == pytest.approx([3.0, 160**0.5])
-    assert [one.energy_share.value for one in shares] == pytest.approx([9 / 169, 160 / 169])
-    assert [one.frac_parameters.value for one in shares] == pytest.approx([1 / 3, 2 / 3])
+    assert [(share.step, share.module) for share in shares] == [(3, "output head"), (3, "mlp")]
+    assert [share.norm.value for share in shares] == pytest.approx([3.0, 160**0.5])
+    assert [share.energy_share.value for share in shares] == pytest.approx([9 / 169, 160 / 169])
+    assert [share.frac_parameters.value for share in shares] == pytest.approx([1 / 3, 2 / 3])
 
 
 def test_steps_are_those_from_the_gradient_of_the_step() -> None:
@@ -81,18 +81,18 @@ def test_steps_are_those_from_the_gradient_of_the_step() -> None:
     prepared = prepare_step(policy, groups, DAPO)
     summary = weight_updates.summarize_gradient(prepared, measure_step(prepared), learning_rates={1: 1e-3})
     loss = 0.0
-    for rollout in (one for each in groups for one in each.rollouts):
+    for rollout in (rollout for group in groups for rollout in group.rollouts):
         ids, start = torch.tensor([rollout.prompt_ids + rollout.completion_ids]), len(rollout.prompt_ids)
         logs = torch.log_softmax(policy.model(input_ids=ids).logits[0, start - 1 : -1], -1)
         loss = loss - weight_of(groups) * rollout.advantage * logs.gather(1, ids[0, start:, None]).sum()
     gradient = dict(zip(policy.trainable, torch.autograd.grad(loss, list(policy.trainable.values())), strict=True))
     matrices = {name: grad for name, grad in gradient.items() if grad.dim() == 2}
-    full = {one.optimizer: one for one in weight_updates.optimizer_steps(1, summary.steps) if one.tensor is None}
+    full = {row.optimizer: row for row in weight_updates.optimizer_steps(1, summary.steps) if row.tensor is None}
     flat = torch.cat([grad.flatten() for grad in matrices.values()]).double()
     expected = float(flat.abs().sum() / flat.norm() / flat.sign().norm())
     assert full["adam"].cosines["sgd"].value == pytest.approx(expected, rel=1e-2)
     assert 0 < full["adam"].bfloat16_moved.value <= 1
-    assert {one.tensor: one.norm for one in summary.norms} == pytest.approx(
+    assert {row.tensor: row.norm for row in summary.norms} == pytest.approx(
         {name: float(grad.norm()) for name, grad in gradient.items()}, rel=1e-4
     )
 
@@ -119,12 +119,12 @@ def test_matrices_add_up() -> None:
     first, second = np.diag([1.0, 4.0, 9.0]), np.diag([3.0, 12.0, 7.0]) + np.eye(3)[[1, 0, 2]] * [2.0, 2.0, 0.0]
     result = weight_updates.optimizer_steps(3, [steps("a", first, (1, 8, 4)), steps("b", second, (3, 10, 4))])
     full = result[:3]
-    assert [(one.tensor, one.optimizer) for one in full] == [(None, "sgd"), (None, "adam"), (None, "muon")]
+    assert [(row.tensor, row.optimizer) for row in full] == [(None, "sgd"), (None, "adam"), (None, "muon")]
     assert full[0].cosines["adam"].value == pytest.approx(2 / np.sqrt(4 * 16))
     assert full[0].cosines["muon"].value == 0.0
-    assert [one.bfloat16_moved.value for one in full] == pytest.approx([0.2, 0.9, 0.4])
-    assert [one.effective_rank.value for one in full] == pytest.approx([1.0, 2.0, 2.0])
-    assert [(one.tensor, one.optimizer) for one in result[3:5]] == [("a", "sgd"), ("a", "adam")]
+    assert [row.bfloat16_moved.value for row in full] == pytest.approx([0.2, 0.9, 0.4])
+    assert [row.effective_rank.value for row in full] == pytest.approx([1.0, 2.0, 2.0])
+    assert [(row.tensor, row.optimizer) for row in result[3:5]] == [("a", "sgd"), ("a", "adam")]
     assert result[6].cosines["adam"].value == pytest.approx(2 / 6)
     (unmoved, *_) = weight_updates.optimizer_steps(3, [steps("a", np.eye(3), None)])
     assert unmoved.bfloat16_moved.undefined == "the trainer's learning rate is not known at this step"
@@ -138,28 +138,30 @@ def test_the_learning_rate_is_the_logged_one() -> None:
 
 
 RNG = np.random.default_rng(0)
-DOWN, UP = RNG.normal(size=(3, 40)), RNG.normal(size=(30, 3))
+DOWN, EXPAND = RNG.normal(size=(3, 40)), RNG.normal(size=(30, 3))
 
 
-def checkpoint(num_updates: int, up: np.ndarray) -> Checkpoint:
-    return Checkpoint(num_updates=num_updates, matrices={}, factors={"q": lambda: (DOWN, up)})
+def checkpoint(num_updates: int, expand: np.ndarray) -> Checkpoint:
+    return Checkpoint(num_updates=num_updates, matrices={}, factors={"q": lambda: (DOWN, expand)})
 
 
 def test_a_fresh_adapter_and_one_that_was_trained() -> None:
-    checkpoints = [checkpoint(0, 0 * UP), checkpoint(5, UP)]
-    products = zip(checkpoints, (np.zeros((30, 40)), 2 * UP @ DOWN), strict=True)
+    checkpoints = [checkpoint(0, 0 * EXPAND), checkpoint(5, EXPAND)]
+    products = zip(checkpoints, (np.zeros((30, 40)), 2 * EXPAND @ DOWN), strict=True)
     fresh, trained = (weight_updates._state("q", saved, product, Estimate.exact(4.0)) for saved, product in products)
     assert fresh.b_norm.value == 0.0
     assert "zero" in str(fresh.effective_rank.undefined)
     assert fresh.alignment.undefined == "one of the two factors is still zero"
     assert fresh.product_size.value == 0.0
-    product = UP @ DOWN
+    product = EXPAND @ DOWN
     shares = np.linalg.svd(product, compute_uv=False)[:3] / np.linalg.svd(product, compute_uv=False).sum()
     assert trained.effective_rank.value == pytest.approx(np.exp(-np.sum(shares * np.log(shares))))
-    assert trained.alignment.value == pytest.approx(np.linalg.norm(product) / np.linalg.norm(UP) / np.linalg.norm(DOWN))
+    assert trained.alignment.value == pytest.approx(
+        np.linalg.norm(product) / np.linalg.norm(EXPAND) / np.linalg.norm(DOWN)
+    )
     assert trained.product_size.value == pytest.approx(np.linalg.norm(2 * product) / 4)
     assert trained.a_norm.value == pytest.approx(np.linalg.norm(DOWN))
-    assert trained.b_norm.value == pytest.approx(np.linalg.norm(UP))
+    assert trained.b_norm.value == pytest.approx(np.linalg.norm(EXPAND))
     assert (trained.tensor, trained.num_updates, trained.rank) == ("q", 5, 3)
     # these factors are unrelated, and so are those of the null
     assert trained.unrelated_rank.value == pytest.approx(trained.effective_rank.value, rel=0.1)
@@ -177,11 +179,11 @@ def model(folder: Path, num_updates: int, **tensors: torch.Tensor) -> WeightsRef
     return WeightsRef(num_updates=num_updates, path=folder, kind="full")
 
 
-def adapter(folder: Path, num_updates: int, up: torch.Tensor, down: torch.Tensor, **config: object) -> WeightsRef:
+def adapter(folder: Path, num_updates: int, expand: torch.Tensor, down: torch.Tensor, **config: object) -> WeightsRef:
     folder.mkdir()
     settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 8, **config}
     (folder / "adapter_config.json").write_text(json.dumps(settings))
-    factors = {f"{MODULE}.lora_A.weight": down, f"{MODULE}.lora_B.weight": up}
+    factors = {f"{MODULE}.lora_A.weight": down, f"{MODULE}.lora_B.weight": expand}
     save_file(factors, folder / "adapter_model.safetensors")
     return WeightsRef(num_updates=num_updates, path=folder, kind="adapter", base=str(folder.parent / "base"))
 
@@ -222,16 +224,16 @@ def test_weights_that_stand_still_have_no_direction(tmp_path: Path) -> None:
 def test_an_adapter_is_the_product_that_it_adds(tmp_path: Path, *, rslora: bool, scale: float) -> None:
     start, _ = matrices()
     model(tmp_path / "base", 0, matrix=start)
-    up, down = torch.randn(6, 2), torch.randn(2, 4)
+    expand, down = torch.randn(6, 2), torch.randn(2, 4)
     refs = [
         adapter(tmp_path / "a0", 0, torch.zeros(6, 2), down, use_rslora=rslora),
-        adapter(tmp_path / "a5", 5, up, down, use_rslora=rslora),
+        adapter(tmp_path / "a5", 5, expand, down, use_rslora=rslora),
     ]
     (update,), _, _ = weight_updates._measure_weight_updates(refs, no_progress)
-    expected = np.linalg.svd(scale * (up @ down).numpy(), compute_uv=False)
+    expected = np.linalg.svd(scale * (expand @ down).numpy(), compute_uv=False)
     np.testing.assert_allclose(update.singular_values, expected, atol=1e-5)
     assert update.tensor == NAME
-    assert update.update_size.value == pytest.approx(float(scale * (up @ down).norm() / start.norm()), rel=1e-5)
+    assert update.update_size.value == pytest.approx(float(scale * (expand @ down).norm() / start.norm()), rel=1e-5)
 
 
 def test_singular_values_and_directions_are_those_of_the_weights_themselves(tmp_path: Path) -> None:
@@ -257,10 +259,10 @@ def test_an_adapters_rank_is_compared_with_that_of_unrelated_factors(tmp_path: P
     down = torch.randn(2, 4)
     refs = [adapter(tmp_path / f"a{t}", t, t * torch.randn(6, 2), down) for t in (0, 1, 2)]
     updates, _, adapters = weight_updates._measure_weight_updates(refs, no_progress)
-    nulls = {(one.first, one.last): one.gaussian.value for one in updates}
+    nulls = {(row.first, row.last): row.gaussian.value for row in updates}
     assert 1.0 < nulls[0, 1] < 2.0  # one product of rank 2
     assert 2.0 < nulls[1, 2] < 4.0  # the difference of two
-    assert [(one.num_updates, one.rank) for one in adapters] == [(0, 2), (1, 2), (2, 2)]
+    assert [(row.num_updates, row.rank) for row in adapters] == [(0, 2), (1, 2), (2, 2)]
     assert updates[0].spectrum_drift.is_defined
 
 
@@ -309,7 +311,7 @@ def test_a_gradient_meets_the_change_up_to_the_next_checkpoint(tmp_path: Path) -
     first, second = weight_updates.gradients_and_updates(
         run, [spectrum(1), spectrum(11), spectrum(26), spectrum(1, "lm_head.weight")]
     )
-    assert [(one.step, one.first, one.last) for one in (first, second)] == [(1, 0, 10), (11, 10, 25)]
+    assert [(row.step, row.first, row.last) for row in (first, second)] == [(1, 0, 10), (11, 10, 25)]
     assert first.gradient_rank.value == pytest.approx(2.0)
     assert first.gradient_top_energy.value == pytest.approx(0.5)
     assert first.update_rank.value == pytest.approx(1.0, abs=1e-3)

@@ -97,7 +97,7 @@ def rank_points(grams: Iterable[StepGram]) -> tuple[RankCurvePoint, ...]:
         point
         for gram in grams
         if gram.policy_gram is not None
-        for point in AdvantagedStep.of(step_rows(gram), LOGGED, None).of_parts(None)[1]
+        for point in AdvantagedStep.split(step_rows(gram), LOGGED, None).part_spectra(None)[1]
     )
 
 
@@ -282,7 +282,7 @@ def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
         cosine = geometry.cosine_of_updates(rows.gram, weights, rows.advantages)
     matrix = rows.policy_gram if name == LOGGED else None  # where tokens have their own advantages there are no weights
     matrix = geometry.gradient_gram(rows.gram, weights) if matrix is None else matrix
-    spectrum = AdvantagedStep.of(rows, name, None).of_step(False, with_nulls=True)
+    spectrum = AdvantagedStep.split(rows, name, None).step_spectrum(False, with_nulls=True)
     return (
         Estimate.exact(geometry.batch_norm(matrix)),
         cosine,
