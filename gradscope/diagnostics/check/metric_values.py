@@ -167,11 +167,11 @@ class MetricValues(Struct, kw_only=True):
             return gap or self._from_groups(entry)
         if budget_of(name) is not None:
             return self._pass_at_k(name)
-        series = self._series(name, ()) if name == "reward" or name in self.run.courses.columns else None
+        series = self._series(name, ()) if name == "reward" or name in self.run.step_metrics.columns else None
         if series:
             step, value = max(series.items())
             unknown = _not_finite(name, {step: value}) or self._gap(name, series, self.run.every_step, "last")
-            origin = "as the trainer logged it" if name in self.run.courses.columns else "of its rollouts"
+            origin = "as the trainer logged it" if name in self.run.step_metrics.columns else "of its rollouts"
             subject = f"{name} at step {step}, {origin}"
             return unknown or MetricValue(estimate=Estimate.exact(value), subject=subject)
         if entry is not None and entry.path:
@@ -244,7 +244,7 @@ class MetricValues(Struct, kw_only=True):
         """The metric at each step that has it, recomputed ones at the chosen steps; None for no number of a step."""
         entry = CATALOG.get(metric)
         if self._is_logged_metric(metric):
-            return self.run.courses.by_step(metric)
+            return self.run.step_metrics.by_step(metric)
         elif metric in _SERIES_FIELDS:
             degeneracy = self.degeneracy().course
             rows = dict(zip(degeneracy.step, getattr(degeneracy, metric), strict=True))

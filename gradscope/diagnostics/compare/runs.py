@@ -282,7 +282,7 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
 
 
 def _read_metrics_alone(path: Path, run: Run) -> ComparedRun:
-    names = [name for name in ("reward", "frac_reward_zero_std") if name in run.courses.columns]
+    names = [name for name in ("reward", "frac_reward_zero_std") if name in run.step_metrics.columns]
     if not any(logged.keys() >= set(names) for logged in run.metrics.values()):
         names = names[:1]  # each is logged at steps of its own, as by two callbacks
     metrics = {step: logged for step, logged in run.metrics.items() if logged.keys() >= set(names)}
@@ -316,7 +316,7 @@ def _logged(run: Run, steps: NDArray[np.int64]) -> dict[str, NDArray[np.float64]
     series: dict[str, NDArray[np.float64]] = {}
     metrics = common_metrics(run)
     for metric, name in LOGGED.items():
-        logged_steps, values = metrics.course(name)
+        logged_steps, values = metrics.series(name)
         is_compared = np.isin(logged_steps, steps)
         if is_compared.sum() == len(steps) and np.isfinite(values[is_compared]).all():
             series[metric] = values[is_compared]

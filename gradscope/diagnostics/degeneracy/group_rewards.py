@@ -448,7 +448,7 @@ def measure_behind_filter(
 ) -> results.BehindFilter:
     """The share of dead groups among all that were sampled, those included that never reached the log."""
     prefix, rule = _RULES.get(run.source.format, ("", None))
-    if rule is None or not any(name.startswith(prefix) for name in run.courses.columns):
+    if rule is None or not any(name.startswith(prefix) for name in run.step_metrics.columns):
         return _undefined(NO_COUNTER)
     if reward is not None:
         return _undefined(NOT_THE_REWARD)

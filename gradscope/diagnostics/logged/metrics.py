@@ -23,7 +23,7 @@ def first_logged(run: Run, names: Iterable[str]) -> tuple[str, dict[int, float]]
     """The first of some metrics that the trainer logged, at any step: its name, and step -> number."""
     steps = set(run.steps)
     for name in names:
-        logged = {step: value for step, value in run.courses.by_step(name).items() if step in steps}
+        logged = {step: value for step, value in run.step_metrics.by_step(name).items() if step in steps}
         if logged:
             return name, logged
     return None
@@ -76,20 +76,20 @@ def common_metrics(run: Run) -> StepMetrics:
 def metric_series(run: Run) -> tuple[results.MetricCourse, ...]:
     """The common metrics of a run, in the order of reading; those that no step has are left out."""
     logged = common_metrics(run)
-    return tuple(_series(logged, metric) for metric in COMMON if len(logged.course(metric.name)[0]))
+    return tuple(_series(logged, metric) for metric in COMMON if len(logged.series(metric.name)[0]))
 
 
 def verdict_series(run: Run) -> tuple[results.MetricCourse, ...]:
     """Held-out scores and shares of correct answers, by their trainer's names, but for copies of the reward."""
-    reward = run.courses.by_step("reward")
-    names = [name for name in run.courses.columns if is_verdict(name) and run.courses.by_step(name) != reward]
+    reward = run.step_metrics.by_step("reward")
+    names = [name for name in run.step_metrics.columns if is_verdict(name) and run.step_metrics.by_step(name) != reward]
     return tuple(
-        _series(run.courses, CommonMetric(name=name, title=name, style="norm", keys=(name,))) for name in names
+        _series(run.step_metrics, CommonMetric(name=name, title=name, style="norm", keys=(name,))) for name in names
     )
 
 
 def _series(logged: StepMetrics, metric: CommonMetric) -> results.MetricCourse:
-    steps, values = logged.course(metric.name)
+    steps, values = logged.series(metric.name)
     is_finite = np.isfinite(values)
     chosen = is_finite if is_finite.any() else ~is_finite
     unusable = np.flatnonzero(~(np.abs(values) < _LARGEST))[:1]

@@ -215,7 +215,7 @@ def measure_pass_at_k(
     report = pass_at_k_of_samples(
         [replace(policy, name=name) for policy, name in zip(samples, names, strict=True)], ks=ks, resampling=resampling
     )
-    if any(ask_otherwise(files[0], file, samples[0].prompts) for file in files[1:]):
+    if any(have_different_questions(files[0], file, samples[0].prompts) for file in files[1:]):
         copies = [OTHERWISE, *copies]
     return replace(report, findings=(*report.findings[:1], *copies, *report.findings[1:]))
 

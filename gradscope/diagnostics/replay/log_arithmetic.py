@@ -147,7 +147,7 @@ def _trainer_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) ->
 
 def _verl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
     """``algorithm.adv_estimator=grpo``; the only rollout of a group keeps its reward."""
-    named = settings.at("algorithm.adv_estimator")
+    named = settings.lookup("algorithm.adv_estimator")
     estimator = str(named or "gae")
     scaled = bool(settings.lookup("algorithm.norm_adv_by_std_in_grpo", True))
     if settings.lookup("algorithm.use_kl_in_reward", False):
@@ -176,7 +176,7 @@ def _prime_rl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
 
 def _nemo_rl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
     """``grpo.adv_estimator``: baseline and spread of the others of the group, or of all."""
-    name = str(settings.at("grpo.adv_estimator.name", "grpo"))
+    name = str(settings.lookup("grpo.adv_estimator.name", "grpo"))
     # arguments of the estimator, or of ``grpo`` in older releases; both are true by default
     leave_one_out, scaled = (
         bool(settings.get(f"grpo.adv_estimator.{key}", settings.get(f"grpo.{key}", True)))

@@ -449,7 +449,7 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
     batch = batch_of_step(run, measured)
     parts = [] if measured.step in run.repeats else [replay_rewards(run, measured, batch)]
     counts_kl = run.settings.are_of_rloo  # its share is of rewards less their KL
-    logs_share = run.trained_by_trl or "frac_reward_zero_std" in run.courses.columns
+    logs_share = run.trained_by_trl or "frac_reward_zero_std" in run.step_metrics.columns
     if parts and logs_share and run.settings.get("trainer") is None and not counts_kl:
         parts.append(replay_zero_std(run, measured, batch))
     texts = [replay_texts(step_norm)] if (step_norm := measured.recomputed) and step_norm.other_texts else []

@@ -182,7 +182,7 @@ def _flat_series(run: Run, logged: LoggedSeries) -> Iterator[str]:
         cycles = f", and again at {later}: cycles, or restarts" if later else ""
         yield f"The learning rate rises from {rates[row - 1]:.3g} to {rates[row]:.3g} at step {steps[row]}{cycles}."
     name = next((name for name in logged if name.endswith(_NAMES[0])), "")
-    steps, norms = run.courses.course(name)
+    steps, norms = run.step_metrics.series(name)
     largest = norms.max(initial=0.0)
     number = np.count_nonzero(norms == largest)
     if len(norms) > 2 and not norms.any():
@@ -454,7 +454,7 @@ def _report(
     why = "advantages were not logged for every rollout" if reason is None else _why(run, reason)
     typical = next((metric.typical.value for metric in metrics if metric.name == "grad_norm"), None)
     tensors, tokens = measured.answer or ((), ())
-    steps, values = run.courses.course(next(iter(logged), ""))
+    steps, values = run.step_metrics.series(next(iter(logged), ""))
     is_finite = np.isfinite(values)
     report = SpikeReport(
         source=inputs.with_damage(run, {} if reason is None else {step: reason}, ()),
