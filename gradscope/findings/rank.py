@@ -153,17 +153,17 @@ def size_findings(changes: Sequence[results.SizeChange]) -> tuple[str, ...]:
 
 
 def _compared(comparisons: Sequence[results.RankComparison]) -> Iterator[str]:
-    apart = [c for c in comparisons if c.difference.side_of_zero != 0]
-    alike = [c.second for c in comparisons if c.difference.value is not None and c not in apart]
-    if apart:
-        named = ", ".join(f"{c.second} ({c.difference.value:+.2f})" for c in apart)
+    different = [c for c in comparisons if c.difference.side_of_zero != 0]
+    similar = [c.second for c in comparisons if c.difference.value is not None and c not in different]
+    if different:
+        named = ", ".join(f"{c.second} ({c.difference.value:+.2f})" for c in different)
         yield (
-            f"Paired by group, the rank under {apart[0].first} differs from that under {named}, each at 95 %. A rank "
-            "of rows sees how unequal the advantages are, never their signs."
+            f"Paired by group, the rank under {different[0].first} differs from that under {named}, each at 95 %. A "
+            "rank of rows sees how unequal the advantages are, never their signs."
         )
-    if alike:
+    if similar:
         yield (
-            f"The ranks under {comparisons[0].first} and under {', '.join(alike)} cannot be told apart at step "
+            f"The ranks under {comparisons[0].first} and under {', '.join(similar)} cannot be told apart at step "
             f"{comparisons[0].step}."
         )
 
@@ -187,12 +187,12 @@ def _norm_findings(steps: Sequence[results.StepGeometry]) -> Iterator[str]:
         )
     elif pairs:
         worst = max(abs(value - logged) / logged for value, logged in pairs)
-        at = "this step" if len(pairs) == 1 else f"these {len(pairs)} steps"
+        ends = f"{worst:.1e} (relative) at {'this step' if len(pairs) == 1 else f'these {len(pairs)} steps'}"
         text = "The recomputed gradient norm differs from the trainer's logged grad_norm by"
         if worst > OTHER_GRADIENT:
-            yield f"{text} up to {worst:.1e} (relative) at {at}: `gradscope replay` says whether precision explains it."
+            yield f"{text} up to {ends}: `gradscope replay` says whether precision explains it."
         else:
-            yield f"{text} at most {worst:.1e} (relative) at {at}."
+            yield f"{text} at most {ends}."
     elif steps:
         yield "The trainer logged no grad_norm at these steps, so the gradients are checked against nothing outside."
 
@@ -201,7 +201,7 @@ def _of_matrices(spectra: Sequence[results.GradientSpectrum]) -> str:
     ranked = [s for s in spectra if s.ranks.effective_rank.value is not None]
     if not ranked:
         return "Every gradient matrix is zero: no rank can be stated."
-    low, high = (of(ranked, key=lambda s: s.ranks.effective_rank.value or 0.0) for of in (min, max))
+    low, high = (extreme(ranked, key=lambda s: s.ranks.effective_rank.value or 0.0) for extreme in (min, max))
     first, last = (spectrum.label.tensor or f"step {spectrum.label.step}" for spectrum in (low, high))
     return (
         f"Effective ranks run from {low.ranks.effective_rank.value:.2f} ({first}) to "
@@ -219,9 +219,9 @@ def reliability_findings(
     near_floor: tuple[str, ...] = ()
     is_reduced = engine.get("precision") == "reduced"
     defined = [spectrum for spectrum in spectra if is_reduced and spectrum.ranks.effective_rank.value is not None]
-    values = [np.asarray(spectrum.singular_values) for spectrum in defined]
-    below = [own[own <= of.noise_floor].sum() / own.sum() for own, of in zip(values, defined, strict=True)]
-    doubted = [float(share) for share in below if share > _NEAR_FLOOR]
+    pairs = [(np.asarray(spectrum.singular_values), spectrum.noise_floor) for spectrum in defined]
+    below = [float(values[values <= floor].sum() / values.sum()) for values, floor in pairs]
+    doubted = [share for share in below if share > _NEAR_FLOOR]
     if doubted:
         arithmetic = "TF32" if engine.get("tf32") else str(engine.get("dtype"))
         near_floor = (
@@ -242,7 +242,7 @@ def sparsity_findings(by_step: Sequence[GradientSparsity]) -> tuple[str, ...]:
             f"At step {last[0].step} {with_interval(last[0].small, percent)} of the tokens have a row below 1 % of the "
             f"largest, {with_interval(last[0].zero, percent)} exactly zero (Gini {last[0].gini.value:.2f}).",
         )
-    even, uneven = (of(last, key=lambda row: row.gini.value or 0.0) for of in (min, max))
+    even, uneven = (extreme(last, key=lambda row: row.gini.value or 0.0) for extreme in (min, max))
     return (
         f"At step {last[0].step} the entries of the weights' gradients are most even in {even.tensor} (Gini "
         f"{even.gini.value:.2f}, {with_interval(even.small, percent)} below 1 % of the largest) and least in "
@@ -256,21 +256,21 @@ def update_findings(
     """At most three sentences on updates, and on the noise under each baseline, all steps together first."""
     sentences = []
     name = results.preferred([update.advantage for update in updates])
-    of_name = [update.signal_to_noise.value for update in updates if update.advantage == name]
-    if ratios := sorted(ratio for ratio in of_name if ratio is not None):
+    values = [update.signal_to_noise.value for update in updates if update.advantage == name]
+    if ratios := sorted(ratio for ratio in values if ratio is not None):
         sentences.append(
             f"The expected update under {name} exceeds its own noise (signal to noise above 1) at "
             f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)} steps; median {ratios[len(ratios) // 2]:z.2f}."
         )
     step = max((update.step for update in updates), default=None)
-    apart: dict[str, list[str]] = {}  # target -> formulations whose expected update surely leaves its gradient
+    deviating: dict[str, list[str]] = {}  # target -> formulations whose expected update surely leaves its gradient
     for update in updates:
         for target, cosine in update.alignment.items():
             if update.step == step and cosine.high is not None and cosine.high < _ALIGNED:
-                apart.setdefault(target, []).append(f"{update.advantage} ({cosine.value:.2f})")
+                deviating.setdefault(target, []).append(f"{update.advantage} ({cosine.value:.2f})")
     sentences += [
         f"At step {step} the expected update does not follow the gradient of {target} under {', '.join(names)}."
-        for target, names in apart.items()
+        for target, names in deviating.items()
     ]
     return (*sentences, *_baseline(baselines))
 
@@ -376,11 +376,11 @@ def rank_verdict(curve: Sequence[results.RankCurvePoint]) -> str:
 
 
 def _problems(report: results.RankReport) -> list[str]:
-    off = [step for step in report.steps if (step.logprob_difference and step.logprob_difference.frac_beyond)]
+    misfits = [step for step in report.steps if (step.logprob_difference and step.logprob_difference.frac_beyond)]
     pairs = [(step.grad_norm.value, step.logged_grad_norm) for step in report.steps]
     all_match = all(
         norm is not None and logged is not None and math.isfinite(logged) and meets_logged(norm, logged)
         for norm, logged in pairs
     )
     norms = () if all_match else _norm_findings(report.steps)
-    return [*norms, *reliability_findings(report.spectra, off, report.engine)]
+    return [*norms, *reliability_findings(report.spectra, misfits, report.engine)]

@@ -25,11 +25,13 @@ def token_findings(points: Iterable[results.TokenRankPoint]) -> tuple[str, ...]:
         return ("No token of these steps has a weight under these advantages: their matrices are zero.",)
     last = max(named, key=lambda point: (point.step, point.group_size))
     ratio = last.nulls["gaussian"].ratio if "gaussian" in last.nulls else None
-    of_unrelated = "" if ratio is None or not ratio.is_defined else f", {with_interval(ratio, '.2f')} of unrelated rows"
+    beside_unrelated = (
+        "" if ratio is None or not ratio.is_defined else f", {with_interval(ratio, '.2f')} of unrelated rows"
+    )
     sentences = [
         f"At step {last.step} the {last.num_rows.value:.0f} tokens of a live group span "
         f"{with_interval(last.effective_rank, '.1f')} directions by effective rank (advantage {last.advantage}, mean "
-        f"over {last.num_groups - last.num_dead} live groups){of_unrelated}."
+        f"over {last.num_groups - last.num_dead} live groups){beside_unrelated}."
     ]
     if last.method == "sampled":
         sentences.append(
@@ -53,17 +55,17 @@ def signal_findings(
     if by_rollout:
         last = max(by_rollout, key=lambda point: (point.step, point.group_size))
         gaussian, scores = last.nulls["gaussian"], last.nulls["unweighted"]
-        alone = "where every rollout has the advantage 1" if kind == "advantage" else "without advantages"
+        without_advantages = "where every rollout has the advantage 1" if kind == "advantage" else "without advantages"
         sentences.append(
             f"At step {last.step} {_SPACES[kind]} has effective rank {with_interval(last.effective_rank, '.2f')} of at "
-            f"most {last.group_size} rollouts (advantage {last.advantage}); {alone} it has "
+            f"most {last.group_size} rollouts (advantage {last.advantage}); {without_advantages} it has "
             f"{with_interval(scores.effective_rank, '.2f')}, and unrelated rows of the same norms "
             f"{with_interval(gaussian.effective_rank, '.2f')}."
         )
     return (*sentences, *(token_findings(tokens) if tokens else ()))
 
 
-_ALIKE = 0.99  # cosine from which on two gradients count as one: they differ by 8 degrees at most
+_SAME_DIRECTION = 0.99  # cosine from which on two gradients count as one: they differ by 8 degrees at most
 _NEARLY_ALL = 0.99  # share of the tokens from which on a kind of them says nothing
 _FEW = 0.5  # effective share of the sequences below which whole sequence ratios leave too little to be compared with
 
@@ -75,7 +77,7 @@ def correction_findings(effects: Sequence[CorrectionEffect], kind: str = "") -> 
     if not corrected:
         return ()
     worst = min(corrected, key=lambda effect: effect.cosine.value or 0.0)
-    if (worst.cosine.value or 0.0) >= _ALIKE:
+    if (worst.cosine.value or 0.0) >= _SAME_DIRECTION:
         return (
             f"No correction for the sampler{kind} turns the gradient of step {worst.step}: its cosine with the "
             f"uncorrected one is at least {worst.cosine.value:.4f}.",
@@ -172,15 +174,15 @@ def weight_update_findings(
     of_adapter: bool = False,
 ) -> tuple[str, ...]:
     """What training did to the weights, each number with its null, in at most five sentences."""
-    course, since = trajectories[0], results.whole_changes(updates)
+    trajectory, since = trajectories[0], results.whole_changes(updates)
     sentences = []
-    if course.top_energy.value is not None and course.linear_growth.value is not None:
+    if trajectory.top_energy.value is not None and trajectory.linear_growth.value is not None:
         sentences.append(
-            f"Over {len(course.num_updates)} checkpoints one direction holds "
-            f"{with_interval(course.top_energy, percent)} of the updates' energy (a random walk: "
-            f"{with_interval(course.walk_top_energy, percent)}), and a straight line "
-            f"{with_interval(course.linear_growth, percent)} (a random walk: "
-            f"{with_interval(course.walk_linear_growth, percent)})."
+            f"Over {len(trajectory.num_updates)} checkpoints one direction holds "
+            f"{with_interval(trajectory.top_energy, percent)} of the updates' energy (a random walk: "
+            f"{with_interval(trajectory.walk_top_energy, percent)}), and a straight line "
+            f"{with_interval(trajectory.linear_growth, percent)} (a random walk: "
+            f"{with_interval(trajectory.walk_linear_growth, percent)})."
         )
     number, means = _means(since, "effective_rank", "gaussian")
     if number:
@@ -264,19 +266,19 @@ def weight_rank_findings(points: Sequence[results.WeightRankPoint]) -> tuple[str
     over_all = [point for point in points if point.tensor is None and point.effective_rank.is_defined]
     last = [point for point in over_all if point.step == over_all[-1].step]
     by_advantage = {name: [p for p in last if p.advantage == name] for name in dict.fromkeys(p.advantage for p in last)}
-    courses = [course for course in by_advantage.values() if len(course) > 1]
-    if not courses:
+    compared = [points for points in by_advantage.values() if len(points) > 1]
+    if not compared:
         return tuple(
             f"dL/dW of one group of {point.group_size} rollouts, mean over its weights, has effective rank "
             f"{with_interval(point.effective_rank, '.2f')} (advantage {point.advantage}, step {point.step}), "
             f"{_ratio(point)} of unrelated rows of the same norms."
             for point in last[:1]
         )
-    course = sorted(courses[0], key=lambda point: point.group_size)
-    ranks = ", ".join(f"{point.effective_rank.value:.2f} with {point.group_size} rollouts" for point in course)
+    sizes = sorted(compared[0], key=lambda point: point.group_size)
+    ranks = ", ".join(f"{point.effective_rank.value:.2f} with {point.group_size} rollouts" for point in sizes)
     return (
-        f"dL/dW of one group, mean over its weights, has effective rank {ranks} (advantage {course[0].advantage}, step "
-        f"{course[0].step}); that is {_ratio(course[-1])} of unrelated rows of the same norms at the largest size.",
+        f"dL/dW of one group, mean over its weights, has effective rank {ranks} (advantage {sizes[0].advantage}, step "
+        f"{sizes[0].step}); that is {_ratio(sizes[-1])} of unrelated rows of the same norms at the largest size.",
     )
 
 

@@ -58,8 +58,8 @@ def spike_headline(step: int, metrics: Sequence[SpikeMetric], *, was_named: bool
         return f"Step {step} is broken: {listed(broken)} {'were' if broken[1:] else 'was'} logged as NaN or infinity."
     unusual = [metric for metric in metrics if metric.is_unusual]
     if unusual:
-        further = [f"{metric.name} ({amount(metric.value.value or 0.0)})" for metric in unusual[1:]]
-        also = f"; also {listed(further)}" if further else ""
+        rest = [f"{metric.name} ({amount(metric.value.value or 0.0)})" for metric in unusual[1:]]
+        also = f"; also {listed(rest)}" if rest else ""
         return f"Step {step} stands out: {_described(unusual[0], was_named=was_named)}{also}."
     compared = [metric for metric in metrics if metric.deviation.is_defined]
     if not compared:
@@ -78,7 +78,8 @@ def may_stand_out(metric: SpikeMetric) -> bool:
 
     Where such a step is no more than a heavy tail of the run's own might make, the run alone cannot tell.
     """
-    value, typical, deviation = (of.value or 0.0 for of in (metric.value, metric.typical, metric.deviation))
+    estimates = (metric.value, metric.typical, metric.deviation)
+    value, typical, deviation = (estimate.value or 0.0 for estimate in estimates)
     return value >= _TEN_TIMES * typical > 0 and deviation >= _SIX_DEVIATIONS
 
 

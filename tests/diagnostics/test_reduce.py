@@ -53,8 +53,8 @@ def log(tmp_path: Path) -> Path:
     lines[30:30] = ["{"]
     folder = tmp_path / "whole/log"
     folder.mkdir(parents=True)
-    for at, name in enumerate("123"):
-        text = "".join(f"{line}\n" for line in lines[at * 17 : (at + 1) * 17])
+    for index, name in enumerate("123"):
+        text = "".join(f"{line}\n" for line in lines[index * 17 : (index + 1) * 17])
         (folder / f"shard_{name}.jsonl").write_text(text, encoding="utf-8")
     return folder
 
@@ -80,10 +80,10 @@ def test_merged_parts_answer_as_the_whole(log: Path, parts: Path, question: str)
 def test_samples_of_one_policy_answer_as_the_whole(tmp_path: Path) -> None:
     log, parts = tmp_path / "whole/log", tmp_path / "parts/log"
     log.mkdir(parents=True)
-    for at in range(3):
-        rows = [{"task_id": f"t{task}", "passed": (task * at) % 2 == 0} for task in range(8) for _ in range(2)]
-        (log / f"{at}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-        reduce_run(log / f"{at}.jsonl", parts)
+    for file_number in range(3):
+        rows = [{"task_id": f"t{task}", "passed": (task * file_number) % 2 == 0} for task in range(8) for _ in range(2)]
+        (log / f"{file_number}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        reduce_run(log / f"{file_number}.jsonl", parts)
     merged = document(measure_pass_at_k(parts), parts).replace(str(log.parent), "")
     assert merged == document(measure_pass_at_k(log), log)
 
@@ -105,7 +105,9 @@ def test_advantages_of_the_log_are_replayed_from_parts(tmp_path: Path) -> None:
     fixture = LOGS / "trl"
     reduce_run(fixture, tmp_path / "trl")
     report, wanted = report_run(tmp_path / "trl"), report_run(fixture)
-    (of_parts,), (of_log,) = ([one for one in run.sections if one.name == "replay"] for run in (report, wanted))
+    (of_parts,), (of_log,) = (
+        [section for section in run.sections if section.name == "replay"] for run in (report, wanted)
+    )
     assert of_parts.tables == of_log.tables
 
 
@@ -127,7 +129,7 @@ def test_evaluations_and_metrics_alone_are_not_reduced(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("name", ["rollouts_step{}.jsonl", "{}.jsonl"])
 def test_a_file_whose_name_alone_has_the_step_is_no_part(name: str, tmp_path: Path) -> None:
     for step, prompts in enumerate(("ab", "bc")):
-        rows = ({"prompt": prompt, "reward": at % 2} for prompt in prompts for at in range(2))
+        rows = ({"prompt": prompt, "reward": reward % 2} for prompt in prompts for reward in range(2))
         file = write_lines(tmp_path / "log" / name.format(step), *rows)
     hint = f"Reduce such files together: gradscope reduce {file.parent} -o parts"
     with pytest.raises(InputError, match="is in its name alone, which a part does not have") as refused:

@@ -85,12 +85,12 @@ def test_formulations_are_told_apart_by_their_paired_difference() -> None:
             ("tasa", Estimate.undefined_because("dead")),
         )
     ]
-    apart, alike = rank_findings([], [], [], comparisons)
-    assert apart == (
+    different, similar = rank_findings([], [], [], comparisons)
+    assert different == (
         "Paired by group, the rank under logged differs from that under sign (+1.00), each at 95 %. A rank of rows "
         "sees how unequal the advantages are, never their signs."
     )
-    assert alike == "The ranks under logged and under rloo cannot be told apart at step 9."
+    assert similar == "The ranks under logged and under rloo cannot be told apart at step 9."
 
 
 def test_the_trainers_norm_is_what_the_spectra_rest_on() -> None:
@@ -253,8 +253,8 @@ def test_signal_to_noise_is_that_of_the_logged_advantage() -> None:
 
 
 def test_an_update_leaves_pass_at_k_only_where_its_interval_says_so() -> None:
-    apart, maybe = between(0.5, 0.7), between(0.5, 0.95)
-    updates = [update("sign", 2, None, apart), update("grpo", 2, None, maybe), update("rloo", 1, None, apart)]
+    deviating, maybe = between(0.5, 0.7), between(0.5, 0.95)
+    updates = [update("sign", 2, None, deviating), update("grpo", 2, None, maybe), update("rloo", 1, None, deviating)]
     assert update_findings(updates, []) == (
         "At step 2 the expected update does not follow the gradient of pass@8 under sign (0.60).",
     )
@@ -275,40 +275,40 @@ def test_a_baseline_whose_interval_holds_one_cannot_be_told_apart() -> None:
     )
 
 
-UP, DOWN = Estimate(value=0.4, low=0.1, high=0.7), Estimate(value=-0.4, low=-0.7, high=-0.1)
+RISING, FALLING = Estimate(value=0.4, low=0.1, high=0.7), Estimate(value=-0.4, low=-0.7, high=-0.1)
 OPEN = Estimate(value=0.1, low=-0.4, high=0.6)
-NONE = Estimate.undefined_because("fewer than 3 groups have a gradient")
+UNDEFINED = Estimate.undefined_because("fewer than 3 groups have a gradient")
 
 
 def of_step(step: int, transfer: Estimate, cosine: Estimate = OPEN, hurt: float | None = 0.25) -> HeldoutTransfer:
-    share = NONE if hurt is None else Estimate.exact(hurt)
+    share = UNDEFINED if hurt is None else Estimate.exact(hurt)
     numbers = {"frac_hurt": share, "cosine": cosine, "transfer": transfer}
     return HeldoutTransfer(step=step, advantage="logged", num_groups=5, num_heldout=62, **numbers)
 
 
 def test_the_last_step_is_told_where_its_interval_leaves_zero_out() -> None:
-    (sentence,) = heldout_findings([of_step(1, DOWN), of_step(2, UP), of_step(2, DOWN)])
+    (sentence,) = heldout_findings([of_step(1, FALLING), of_step(2, RISING), of_step(2, FALLING)])
     assert sentence == (
         "Step 2 raises the correct answers of the 62 held-out prompts by 0.40 [0.10, 0.70] of what it does to the "
         "answers that it was trained on; 25.0 % of the pairs of a training and a held-out prompt hurt (advantage "
         "logged, to first order)."
     )
-    assert "Step 2 lowers" in heldout_findings([of_step(2, DOWN)])[0]
+    assert "Step 2 lowers" in heldout_findings([of_step(2, FALLING)])[0]
 
 
 def test_the_cosine_tells_where_the_transfer_does_not() -> None:
-    (sentence,) = heldout_findings([of_step(2, NONE, DOWN)])
+    (sentence,) = heldout_findings([of_step(2, UNDEFINED, FALLING)])
     assert sentence == (
         "The prompts of step 2, each counted alike, point away from the correct answers of the 62 held-out prompts: "
         "mean cosine -0.400 [-0.700, -0.100]; 25.0 % of the pairs of a training and a held-out prompt hurt (advantage "
         "logged, to first order)."
     )
-    assert "point towards" in heldout_findings([of_step(2, OPEN, UP)])[0]
+    assert "point towards" in heldout_findings([of_step(2, OPEN, RISING)])[0]
 
 
 def test_nothing_is_said_of_what_is_open() -> None:
     assert heldout_findings([]) == heldout_findings([of_step(2, OPEN)]) == ()
-    assert heldout_findings([of_step(2, NONE, NONE, None)]) == ()
+    assert heldout_findings([of_step(2, UNDEFINED, UNDEFINED, None)]) == ()
 
 
 def interference_of(step: int, transfer: Estimate, advantage: str = "logged") -> Interference:
@@ -318,17 +318,17 @@ def interference_of(step: int, transfer: Estimate, advantage: str = "logged") ->
 
 def test_interference_is_told_where_its_interval_leaves_zero_out() -> None:
     (sentence,) = interference_findings(
-        [interference_of(1, UP), interference_of(2, DOWN), interference_of(2, UP, "sign")]
+        [interference_of(1, RISING), interference_of(2, FALLING), interference_of(2, RISING, "sign")]
     )
     assert sentence == (
         "At step 2 the gradients of the other prompts undo a part of what a prompt's own does for its correct "
         "answers: transfer -0.40 [-0.70, -0.10], and 75.0 % of the pairs of prompts hurt (advantage logged, to first "
         "order)."
     )
-    for last in (OPEN, NONE):
-        assert interference_findings([interference_of(1, UP), interference_of(2, last)]) == ()
+    for last in (OPEN, UNDEFINED):
+        assert interference_findings([interference_of(1, RISING), interference_of(2, last)]) == ()
     assert interference_findings([]) == ()
-    assert "add to what" in interference_findings([interference_of(2, UP)])[0]
+    assert "add to what" in interference_findings([interference_of(2, RISING)])[0]
 
 
 STEP = replace(REPORT.steps[0], grad_norm=Estimate.exact(0.5), logged_grad_norm=0.5)
@@ -382,10 +382,10 @@ def test_what_makes_the_ranks_doubtful_comes_before_the_rest() -> None:
 
 def test_other_weights_are_a_problem_and_the_right_ones_are_no_news() -> None:
     fits = LogprobDifference(num_tokens=100, mean=0.0, max=1e-6, bound=0.1, frac_beyond=0.0)
-    off = replace(fits, max=2.0, frac_beyond=0.25)
+    misfit = replace(fits, max=2.0, frac_beyond=0.25)
     sentence = {
         name: " ".join(rank_headline(replace(report(point()), steps=(replace(STEP, logprob_difference=result),))))
-        for name, result in (("fits", fits), ("off", off))
+        for name, result in (("fits", fits), ("off", misfit))
     }
     assert "differ from these weights' by more than 0.1 at 25.0 % of 100 tokens" in sentence["off"]
     assert "log-probabilities" not in sentence["fits"]
@@ -395,10 +395,10 @@ def test_held_out_prompts_that_were_asked_for_come_before_what_is_always_there()
     numbers = {"frac_hurt": Estimate.exact(0.25), "cosine": Estimate.exact(0.1)}
     transfer = Estimate(value=0.4, low=0.1, high=0.7)
     row = HeldoutTransfer(step=9, advantage="logged", num_groups=5, num_heldout=62, transfer=transfer, **numbers)
-    plain, asked = (report(point(), point(step=9)), replace(report(point(), point(step=9)), heldout=(row,)))
-    verdict, first, *rest = rank_headline(asked)
+    unmeasured, with_heldout = (report(point(), point(step=9)), replace(report(point(), point(step=9)), heldout=(row,)))
+    verdict, first, *rest = rank_headline(with_heldout)
     assert first.startswith("Step 9 raises the correct answers of the 62 held-out prompts")
-    assert rank_headline(plain)[: 1 + len(rest)] == (verdict, *rest)
+    assert rank_headline(unmeasured)[: 1 + len(rest)] == (verdict, *rest)
 
 
 def test_other_rows_lead_with_their_own_findings() -> None:
@@ -407,6 +407,6 @@ def test_other_rows_lead_with_their_own_findings() -> None:
 
 
 def test_a_problem_of_other_rows_is_the_first_finding_and_said_once() -> None:
-    off = replace(weight_report(), steps=(replace(STEP, logged_grad_norm=0.25),))
-    (problem,) = _norm_findings(off.steps)
-    assert rank_headline(replace(off, findings=(*"ABCDEF", problem))) == ("A", problem, "B", "C")
+    different_norm = replace(weight_report(), steps=(replace(STEP, logged_grad_norm=0.25),))
+    (problem,) = _norm_findings(different_norm.steps)
+    assert rank_headline(replace(different_norm, findings=(*"ABCDEF", problem))) == ("A", problem, "B", "C")

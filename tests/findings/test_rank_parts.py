@@ -87,9 +87,9 @@ def test_the_correction_that_turns_the_gradient_most_is_named() -> None:
 
 
 def test_without_corrections_there_is_nothing_to_say() -> None:
-    none = Estimate.undefined_because("a ratio of this step is beyond 1e30")
+    unknown = Estimate.undefined_because("a ratio of this step is beyond 1e30")
     assert rank_parts.correction_findings([]) == ()
-    assert rank_parts.correction_findings([replace(rank_examples.correction("tis"), cosine=none)]) == ()
+    assert rank_parts.correction_findings([replace(rank_examples.correction("tis"), cosine=unknown)]) == ()
 
 
 def test_tokens_of_high_entropy_and_unlikely_ones_have_a_sentence() -> None:
@@ -116,11 +116,11 @@ def test_the_way_of_the_entropy_is_said_where_it_is_known() -> None:
         "the trainer logged 0.104 there and 0.0917 at the next step.",
     )
     rising = Estimate(value=0.5, low=0.2, high=0.8)
-    alone = replace(rank_examples.entropy_change(41), cosine=rising, logged=None)
-    assert rank_parts.entropy_findings([alone]) == (
+    unlogged = replace(rank_examples.entropy_change(41), cosine=rising, logged=None)
+    assert rank_parts.entropy_findings([unlogged]) == (
         "To first order the gradient of step 41 raises the entropy of its own tokens (cosine +0.50 [+0.20, +0.80]).",
     )
-    unsure = replace(alone, cosine=Estimate(value=0.1, low=-0.2, high=0.4))
+    unsure = replace(unlogged, cosine=Estimate(value=0.1, low=-0.2, high=0.4))
     assert rank_parts.entropy_findings([unsure]) == rank_parts.entropy_findings([]) == ()
 
 
@@ -209,9 +209,9 @@ def test_principal_directions_stand_beside_a_random_change() -> None:
 
 
 def test_a_single_checkpoint_has_no_trajectory() -> None:
-    alone = replace(TRAJECTORY, top_energy=UNDEFINED, linear_growth=UNDEFINED)
+    single = replace(TRAJECTORY, top_energy=UNDEFINED, linear_growth=UNDEFINED)
     unknown = replace(update(10.0), bfloat16_changed=UNDEFINED)
-    (sentence,) = rank_parts.weight_update_findings([unknown], [alone])
+    (sentence,) = rank_parts.weight_update_findings([unknown], [single])
     assert sentence.startswith("After 40 updates")
 
 
@@ -270,7 +270,7 @@ def test_optimizers_are_compared_over_all_matrices() -> None:
         "From the gradient of step 41 a fresh Adam steps at cosine 0.48 with SGD, Muon at 0.44; at the logged learning "
         "rate bfloat16 sees 86.0 % of the entries move under Adam, and 54.0 % under an SGD step of the same size."
     )
-    unknown = [replace(one, bfloat16_moved=UNDEFINED) for one in rank_examples.optimizer_steps(41)]
+    unknown = [replace(step, bfloat16_moved=UNDEFINED) for step in rank_examples.optimizer_steps(41)]
     assert rank_parts.optimizer_findings(unknown) == (
         "From the gradient of step 41 a fresh Adam steps at cosine 0.48 with SGD, Muon at 0.44.",
     )

@@ -47,8 +47,8 @@ def test_nothing_is_made_of_a_step_that_is_as_the_others() -> None:
 def test_many_times_the_level_is_not_called_calm(value: float, deviation: float, may_be: bool) -> None:
     """A norm of 33 times its neighbors was "No step stands out", below the bound of a heavy tail."""
     exact = Estimate.exact
-    within = {"deviation": exact(deviation), "by_chance": exact(12.3), "is_unusual": False}
-    metric = replace(spike_report().metrics[0], value=exact(value), typical=exact(1.0, num_units=50), **within)
+    estimates = {"deviation": exact(deviation), "by_chance": exact(12.3), "is_unusual": False}
+    metric = replace(spike_report().metrics[0], value=exact(value), typical=exact(1.0, num_units=50), **estimates)
     report = replace(spike_report(), metrics=(metric,), grad_norm=exact(value))
     for named in (report, replace(report, was_named=True)):
         assert findings_of(named)[0].startswith("Step 37 may stand out: ") == may_be
@@ -56,9 +56,9 @@ def test_many_times_the_level_is_not_called_calm(value: float, deviation: float,
 
 def test_what_cannot_be_told_has_its_reason() -> None:
     report = replace(spike_report(), removals=(), tensors=(), rollouts=())
-    none = Estimate.undefined_because("3 other steps have the number, and a spread needs 8")
-    alone = replace(report.metrics[0], typical=none, deviation=none, by_chance=none, is_unusual=False)
-    assert findings_of(replace(report, metrics=(alone,)))[0] == (
+    unknown = Estimate.undefined_because("3 other steps have the number, and a spread needs 8")
+    metric = replace(report.metrics[0], typical=unknown, deviation=unknown, by_chance=unknown, is_unusual=False)
+    assert findings_of(replace(report, metrics=(metric,)))[0] == (
         "It is unknown whether step 37 stands out: 3 other steps have the number, and a spread needs 8."
     )
     assert "no gradient norm, KL or loss was logged at it" in findings_of(replace(report, metrics=()))[0]

@@ -1,6 +1,6 @@
 """Several runs: each in a few numbers and curves of its log, and a few of them side by side.
 
-No model is loaded; a run's own page has the rest. Side by side stand what differs from the first run, the courses of
+No model is loaded; a run's own page has the rest. Side by side stand what differs from the first run, the series of
 all in one chart, and their settings. Letters: J groups of a run.
 """
 
@@ -181,19 +181,20 @@ def _findings(runs: Sequence[RunSummary]) -> Iterator[str]:
     elif any(len(run.reward_by_step) - run.reward_by_step.count(None) > 1 for run in runs):
         yield "The reward rises beyond chance in none of these runs: a trend needs three steps."
     for run in runs:
-        course = {step: value for step, value in zip(run.steps, run.reward_by_step, strict=True) if value is not None}
-        change = late_change(course, factor=2.0)
+        rewards = zip(run.steps, run.reward_by_step, strict=True)
+        change = late_change({step: value for step, value in rewards if value is not None}, factor=2.0)
         if change is not None and change.side < 0:
             yield late_sentence(f"The reward of {run.name}", change)
     if len(measured) > 1:
-        most = max(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)
-        least = min(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)
-        if most.frac_reward_zero_std.value == least.frac_reward_zero_std.value:
-            yield f"Groups without a gradient: {percent(most.frac_reward_zero_std.value or 0.0)} in each run."
+        worst = max(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)
+        best = min(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)
+        high, low = worst.frac_reward_zero_std, best.frac_reward_zero_std
+        if high.value == low.value:
+            yield f"Groups without a gradient: {percent(high.value or 0.0)} in each run."
         else:
             yield (
-                f"Groups without a gradient: most in {most.name} ({with_interval(most.frac_reward_zero_std, percent)}),"
-                f" fewest in {least.name} ({with_interval(least.frac_reward_zero_std, percent)})."
+                f"Groups without a gradient: most in {worst.name} ({with_interval(high, percent)}), fewest in {best.name} "
+                f"({with_interval(low, percent)})."
             )
 
 
@@ -210,7 +211,7 @@ _LOGGED = {
 }
 """The trainer's own metric -> its title."""
 _REWARD, _TREND, _DEAD = "mean reward", "mean reward, trend", "groups without a gradient"
-_ALONE = {"reward": _REWARD, "frac_reward_zero_std": _DEAD}
+_METRICS_ALONE = {"reward": _REWARD, "frac_reward_zero_std": _DEAD}
 """What the trainer logged of rollouts that are not in the log."""
 _UNSTATED = "not known"
 _SHOWN = 40  # characters of a setting's value; a longer one is cut
@@ -219,9 +220,9 @@ _OF_THE_FOLDER = ("output_dir", "logging_dir", "run_name", "output", "default_lo
 
 
 def side_by_side(runs: Mapping[str, Run]) -> tuple[ReportSection, ...]:
-    """Differences from the first run, courses, and settings; the runs by the names that the page calls them."""
+    """Differences from the first run, series, and settings; the runs by the names that the page calls them."""
     steps = tuple(sorted(set.intersection(*(set(run.steps or run.every_step) for run in runs.values()))))
-    return (_differences(runs, steps), _courses(runs), _settings(runs))
+    return (_differences(runs, steps), _series(runs), _settings(runs))
 
 
 def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection:
@@ -294,11 +295,11 @@ def _numbers(run: Run, steps: Sequence[int]) -> means_of_runs.Means:
             _, unit, *trend = metric.split("_")
             numbers[", ".join((f"{unit} of a completion", *trend))] = of_lengths
     logged = common_metrics(run)
-    for metric, title in (_LOGGED if run.groups else _ALONE | _LOGGED).items():
-        course = _finite(logged, metric)
-        chosen = tuple(step for step in steps if step in course)
+    for metric, title in (_LOGGED if run.groups else _METRICS_ALONE | _LOGGED).items():
+        by_step = _finite(logged, metric)
+        chosen = tuple(step for step in steps if step in by_step)
         if chosen:
-            numbers[title] = means_of_runs.SeriesMean(chosen, np.array([course[step] for step in chosen]))
+            numbers[title] = means_of_runs.SeriesMean(chosen, np.array([by_step[step] for step in chosen]))
     if len(rewards) >= 3:
         numbers[_TREND] = means_of_runs.SeriesTrend(tuple(rewards), np.array(list(rewards.values())))
     return numbers
@@ -316,30 +317,30 @@ class _Row(NamedTuple):
 
 def _sentences(first: str, other_runs: Sequence[str], rows: Sequence[_Row], sure: Sequence[_Row]) -> Iterator[str]:
     """For each other run, what is beyond chance, most important first; runs without any together at the end."""
-    alike = []
+    unclear = []
     for other in other_runs:
         of_run = [row for row in sure if row.run == other]
         if len(other_runs) == 1:  # of two runs the surest alone, in its one unit
             of_run.sort(key=lambda row: -row.difference.effect_over_interval)
         sentences = [f"{row.title} {_formatted(row.difference, row.title, signed=True)}" for row in of_run]
         if not sentences:
-            alike.append(other)
+            unclear.append(other)
             continue
         at_once = 1 if len(other_runs) == 1 else len(sentences)
         yield f"{other} beside {first}: {'; '.join(sentences[:at_once])}."
         if sentences[at_once:]:
             yield f"Beyond chance, too: {'; '.join(sentences[at_once:])}."
-    if alike:
-        num = sum(row.run in alike for row in rows)
-        yield f"{', '.join(alike)} beside {first}: none of {counted(num, 'difference')} is beyond chance."
+    if unclear:
+        num = sum(row.run in unclear for row in rows)
+        yield f"{', '.join(unclear)} beside {first}: none of {counted(num, 'difference')} is beyond chance."
 
 
 def _cautions(runs: Sequence[Run], steps: Sequence[int]) -> Iterator[str]:
     longest = max(len(run.steps or run.every_step) for run in runs)
     if len(steps) < longest:
         ends = f"at step {steps[0]}, the only one" if len(steps) == 1 else f"over the {len(steps)} steps"
-        where = "" if len(steps) == 1 else f", {steps[0]} to {steps[-1]}"
-        yield f"Compared {ends} that all runs have{where}."
+        span = "" if len(steps) == 1 else f", {steps[0]} to {steps[-1]}"
+        yield f"Compared {ends} that all runs have{span}."
     if not all(run.groups for run in runs):
         return
     sizes = [", ".join(map(str, sizes_of(run.groups))) for run in runs]
@@ -377,14 +378,14 @@ def _formatted(estimate: Estimate, title: str, *, signed: bool = False) -> str:
     return with_interval(estimate, "+" * signed + (",.0f" if is_large else ".3g"))
 
 
-def _courses(runs: Mapping[str, Run]) -> ReportSection:
+def _series(runs: Mapping[str, Run]) -> ReportSection:
     """Reward, dead groups and what the trainers logged, each run a line."""
     rewards, logged = [mean_rewards(run) for run in runs.values()], [common_metrics(run) for run in runs.values()]
     drawn: list[tuple[str, str, list[dict[int, float]], tuple[float, float] | None]] = [
         ("Mean reward", "reward", rewards, None),
         ("Groups without a gradient", "share of groups", [_dead_shares(run) for run in runs.values()], (0.0, 1.0)),
         *(
-            (f"{title[0].upper()}{title[1:]}", metric, [courses.by_step(metric) for courses in logged], None)
+            (f"{title[0].upper()}{title[1:]}", metric, [metrics.by_step(metric) for metrics in logged], None)
             for metric, title in _LOGGED.items()
         ),
     ]
@@ -395,7 +396,7 @@ def _courses(runs: Mapping[str, Run]) -> ReportSection:
     ]
     between = ", first to last step" if any(len(of_run) > 1 for of_run in rewards) else ""
     finding = f"Mean reward{between}: {'; '.join(ends)}." if ends else "No step of these runs has all rewards."
-    charts = (chart for course in drawn if sum(map(bool, course[2])) > 1 for chart in _overlaid(tuple(runs), *course))
+    charts = (chart for lines in drawn if sum(map(bool, lines[2])) > 1 for chart in _overlaid(tuple(runs), *lines))
     return ReportSection(
         name="courses", question="How do the runs go?", severity="fine", findings=(finding,), charts=tuple(charts)
     )
@@ -437,8 +438,8 @@ def _dead_shares(run: Run) -> dict[int, float]:
     return table.mean_by_step(table.is_dead, np.ones(len(table)))
 
 
-def _finite(courses: StepMetrics, metric: str) -> dict[int, float]:
-    return {step: value for step, value in courses.by_step(metric).items() if math.isfinite(value)}
+def _finite(metrics: StepMetrics, metric: str) -> dict[int, float]:
+    return {step: value for step, value in metrics.by_step(metric).items() if math.isfinite(value)}
 
 
 def _settings(runs: Mapping[str, Run]) -> ReportSection:
@@ -471,7 +472,7 @@ def _settings(runs: Mapping[str, Run]) -> ReportSection:
     summary = f"{len(differing)} of {counted(len(stated), 'setting')} differ{'s' * (len(differing) == 1)}" + (
         f": {', '.join(differing[:6])}" if differing else ""
     )
-    more = ", ..." if len(differing) > 6 else ""
+    ellipsis = ", ..." if len(differing) > 6 else ""
     attribution = ["What differs between the runs may be due to any of them."] if len(differing) > 1 else []
     rows = tuple((key, *(values.get(key, _UNSTATED) for values in settings)) for key in differing)
     titles = ("setting", *runs)
@@ -479,6 +480,6 @@ def _settings(runs: Mapping[str, Run]) -> ReportSection:
         name=name,
         question=question,
         severity="unknown" if unlogged else "look" if len(differing) > 1 else "fine",
-        findings=(f"{summary}{more}.", *attribution, *caveats),
+        findings=(f"{summary}{ellipsis}.", *attribution, *caveats),
         tables=table_of_cells("As the logs tell them", [(title, "text") for title in titles], rows),
     )

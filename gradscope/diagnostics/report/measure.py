@@ -34,7 +34,7 @@ from gradscope.diagnostics.passk.comparison import Samples
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples, read_samples, sample_files
 from gradscope.diagnostics.replay.measure import replay_report, replay_step
 from gradscope.diagnostics.report.metrics_alone import report_of_metrics
-from gradscope.diagnostics.report.sections import courses
+from gradscope.diagnostics.report.sections import policy
 from gradscope.diagnostics.report.sections.agreement import (
     agreement_as_logged,
     agreement_section,
@@ -107,13 +107,13 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     _of_gradients("rank"),
     _of_gradients("contributions"),
     _of_gradients("tokens"),
-    courses.length_section,
+    policy.length_section,
     rewards_section,
     loss_scale_section,
     agreement_section,
-    courses.staleness_section,
-    courses.entropy_section,
-    courses.generation_section,
+    policy.staleness_section,
+    policy.entropy_section,
+    policy.generation_section,
     coverage_section,
     _of_gradients("formulations"),
     claims_section,
@@ -344,11 +344,11 @@ _NO_TOKENS = Unavailable(
 
 
 def report_tokens(
-    run: Run, measured: Sequence[MeasuredStep], absent: Unavailable, most: int, options: EngineOptions
+    run: Run, measured: Sequence[MeasuredStep], absent: Unavailable, max_tokens: int, options: EngineOptions
 ) -> tuple[RolloutTokens, ...] | Unavailable:
-    """The tokens of the rollouts with the largest part of the largest gradient, up to ``most``, or why none."""
-    # The weights of their step are loaded once more.
-    if not most:
+    """The tokens of the rollouts with the largest part of the largest gradient, up to so many, or why none."""
+    # The weights of their step are loaded again.
+    if not max_tokens:
         return _NO_TOKENS
     live = [
         (step, step.gram, step.gram.policy_gram)
@@ -362,7 +362,7 @@ def report_tokens(
 
     shares = projection_shares(matrix)
     order = [index for index in np.argsort(-np.abs(shares), kind="stable").tolist() if shares[index] != 0]
-    return measure_rollout_tokens(_prepared(run, largest, options), gram, order, max_tokens=most)
+    return measure_rollout_tokens(_prepared(run, largest, options), gram, order, most=max_tokens)
 
 
 def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptions) -> TokenParts:
@@ -460,12 +460,12 @@ def _rank(inputs: ReportInputs) -> KeyNumber:
         reason = "no recomputed group has a gradient" if inputs.grams else "no gradient was recomputed"
         return number(value=_unknown(reason))
     last = points[-1]
-    course = [point for point in points if point.group_size == last.group_size]
+    drawn = [point for point in points if point.group_size == last.group_size]
     return number(
         value=last.effective_rank,
         note=f"of at most {last.group_size}, step {last.step}",
-        places=tuple(point.step for point in course),
-        course=tuple(point.effective_rank.value for point in course),
+        places=tuple(point.step for point in drawn),
+        course=tuple(point.effective_rank.value for point in drawn),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a log of metrics alone answers: reward, dead groups, cut completions, the norm, other courses, as logged."""
+"""What a log of metrics alone answers: reward, dead groups, cut completions, the norm, other metrics, as logged."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ def report_of_metrics(run: Run, name: str, agreement: ReportSection | None = Non
 
     ``agreement`` is what they say of sampler and trainer.
     """
-    courses = metric_series(run)
-    shown = [course for key in _STRIP if (course := findings.metric_named(courses, key)) is not None]
+    metrics = metric_series(run)
+    shown = [series for key in _STRIP if (series := findings.metric_named(metrics, key)) is not None]
     return RunReport(
         source=run.source,
         name=name,
-        sections=(*_sections(courses, run), *filter(None, [agreement])),
+        sections=(*_sections(metrics, run), *filter(None, [agreement])),
         recomputed=(),
         strip=tuple(
             KeyNumber(
-                name=_SECTIONS.get(course.name, "courses"),
-                title=course.title.strip(),
-                value=course.mean,
-                style=course.style,
-                note=f"mean of {counted(len(course.steps), 'step')}, as logged",
-                places=course.steps,
-                course=_drawn_values(course),
+                name=_SECTIONS.get(series.name, "courses"),
+                title=series.title.strip(),
+                value=series.mean,
+                style=series.style,
+                note=f"mean of {counted(len(series.steps), 'step')}, as logged",
+                places=series.steps,
+                course=_drawn_values(series),
             )
-            for course in shown
+            for series in shown
         ),
     )
 
@@ -69,126 +69,126 @@ def dead_severity(dead: Estimate, at_end: Estimate | None = None) -> Severity:
     return "look" if max(share.value or 0.0 for share in shares) >= _MANY else "fine"
 
 
-def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSection:
+def dead_section(metrics: Sequence[MetricCourse], source: Source) -> ReportSection:
     """Groups without a gradient."""
-    course = findings.metric_named(courses, _DEAD)
-    sentence = findings.dead_sentence(courses)
-    if course is None:
-        share, _ = findings.dead_steps(courses)
+    series = findings.metric_named(metrics, _DEAD)
+    sentence = findings.dead_sentence(metrics)
+    if series is None:
+        share, _ = findings.dead_steps(metrics)
         hint = f"Name it with --metric-column {_DEAD}=NAME where one of them is."
         if share < _MANY:
             return ReportSection(name="signal", missing=f"{sentence} {hint}")
         severity: Severity = "problem" if share > _HALF else "look"
-        return ReportSection(name="signal", findings=(sentence,), severity=severity, next_step=_dead_advice(courses))
-    late = findings.late_share(course)
+        return ReportSection(name="signal", findings=(sentence,), severity=severity, next_step=_dead_advice(metrics))
+    late = findings.late_share(series)
     kinds = [
-        kind for key in ("frac_all_pass", "frac_all_fail") if (kind := findings.metric_named(courses, key)) is not None
+        kind for key in ("frac_all_pass", "frac_all_fail") if (kind := findings.metric_named(metrics, key)) is not None
     ]
     return ReportSection(
         name="signal",
         findings=(sentence,),
-        severity=dead_severity(course.mean, None if late is None else Estimate.exact(late)),
+        severity=dead_severity(series.mean, None if late is None else Estimate.exact(late)),
         meaning=metric(_DEAD).meaning,
-        next_step="Nothing to do." if course.mean.value == 0 else _dead_advice(courses),
+        next_step="Nothing to do." if series.mean.value == 0 else _dead_advice(metrics),
         command=f"gradscope degeneracy {shlex.quote(source.path)}",
-        charts=_chart("Groups without a gradient, as logged", [course, *kinds], "share of groups"),
+        charts=_chart("Groups without a gradient, as logged", [series, *kinds], "share of groups"),
     )
 
 
-def _dead_advice(courses: Sequence[MetricCourse]) -> str:
-    cut = findings.metric_named(courses, _CUT)
-    kind = findings.kind_of_dead(courses)
-    of_kind = _ADVICE if kind is None else findings.TO_TRY[kind.name].capitalize()
-    return findings.cut_off_advice(None if cut is None else cut.mean.value) or of_kind
+def _dead_advice(metrics: Sequence[MetricCourse]) -> str:
+    cut = findings.metric_named(metrics, _CUT)
+    kind = findings.kind_of_dead(metrics)
+    advice = _ADVICE if kind is None else findings.TO_TRY[kind.name].capitalize()
+    return findings.cut_off_advice(None if cut is None else cut.mean.value) or advice
 
 
 _ADVICE = "Log rollouts to see whether prompts are too easy or too hard; then choose prompts, or enlarge the groups."
 
 
-def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSection]:
-    norm, cut = (findings.metric_named(courses, name) for name in (_NORM, _CUT))
+def _sections(metrics: Sequence[MetricCourse], run: Run) -> Iterator[ReportSection]:
+    norm, cut = (findings.metric_named(metrics, name) for name in (_NORM, _CUT))
     spikes = spike_sentences(run)
-    if (reward := _reward_section(courses, run)) is not None:
+    if (reward := _reward_section(metrics, run)) is not None:
         yield reward
-    apart = ("frac_all_pass", "frac_all_fail", *_SECTIONS)
-    if other_courses := [course for course in courses if course.name not in apart]:
-        names = tuple(course.name for course in other_courses)
-        of_others = spikes if norm is None else tuple(text for text in spikes if text.startswith(names))
-        yield _course_section(courses, other_courses, of_others)
-        spikes = tuple(text for text in spikes if text not in of_others)
+    with_section = ("frac_all_pass", "frac_all_fail", *_SECTIONS)
+    if other_metrics := [series for series in metrics if series.name not in with_section]:
+        names = tuple(series.name for series in other_metrics)
+        other_spikes = spikes if norm is None else tuple(text for text in spikes if text.startswith(names))
+        yield _metrics_section(metrics, other_metrics, other_spikes)
+        spikes = tuple(text for text in spikes if text not in other_spikes)
     if norm is not None:
         yield _norm_section(norm, run, spikes)
-    yield dead_section(courses, run.source)
+    yield dead_section(metrics, run.source)
     if cut is not None:
-        yield _cut_section(cut, findings.clipped_sentence(courses))
+        yield _cut_section(cut, findings.clipped_sentence(metrics))
     why = next((text for text in run.source.missing if text.startswith("Metrics alone")), "They were not logged.")
     yield ReportSection(name="rollouts", question="What would rollouts add?", missing=why)
 
 
-def _reward_section(courses: Sequence[MetricCourse], run: Run) -> ReportSection | None:
+def _reward_section(metrics: Sequence[MetricCourse], run: Run) -> ReportSection | None:
     """Where the mean reward goes, and what else says how good answers are; None where neither was logged."""
-    course, goes = findings.metric_named(courses, "reward"), findings.reward_direction(courses)
+    series, goes = findings.metric_named(metrics, "reward"), findings.reward_direction(metrics)
     lost = findings.lost_sentence(verdict_series(run), goes)
-    if course is None:
+    if series is None:
         if not lost:
             return None
         return ReportSection(name="reward", findings=(lost,), severity="look", next_step=_LOST)
-    broken, levels = tuple(findings.broken_sentences([course])), tuple(findings.reward_level_sentences(courses))
-    dip = findings.dip_sentence(courses)
-    odd = [*filter(None, (lost, findings.gap_sentence(course.steps), dip)), *broken, *levels]
-    sentence = findings.reward_sentence(courses, goes)
+    broken, levels = tuple(findings.broken_sentences([series])), tuple(findings.reward_level_sentences(metrics))
+    dip = findings.dip_sentence(metrics)
+    remarks = [*filter(None, (lost, findings.gap_sentence(series.steps), dip)), *broken, *levels]
+    sentence = findings.reward_sentence(metrics, goes)
     calm: Severity = "fine" if goes == "rises" else "unknown"
     return ReportSection(
         name="reward",
-        findings=(*odd, *filter(None, [sentence])) or ("One logged step does not tell.",),
-        severity="problem" if broken else "look" if odd or goes in findings.ADVICE_ON else calm,
+        findings=(*remarks, *filter(None, [sentence])) or ("One logged step does not tell.",),
+        severity="problem" if broken else "look" if remarks or goes in findings.ADVICE_ON else calm,
         next_step=_LOST if lost else findings.SPIKE_ADVICE if broken or dip else findings.ADVICE_ON.get(goes, ""),
-        charts=_chart(f"{course.title}, as logged", [course], course.title),
+        charts=_chart(f"{series.title}, as logged", [series], series.title),
     )
 
 
-def _course_section(
-    courses: Sequence[MetricCourse], other_courses: Sequence[MetricCourse], spikes: Sequence[str]
+def _metrics_section(
+    metrics: Sequence[MetricCourse], other_metrics: Sequence[MetricCourse], spikes: Sequence[str]
 ) -> ReportSection:
     """How those metrics go that have no section of their own, and a table of all."""
-    broken, levels = tuple(findings.broken_sentences(other_courses)), tuple(findings.level_sentences(courses))
-    titles = ", ".join(course.title.strip() for course in other_courses)
-    has_reward = findings.metric_named(courses, "reward") is not None
-    gap = "" if has_reward else findings.gap_sentence(max((course.steps for course in courses), key=len))
-    clipped = findings.clip_sentence(courses)
-    odd = (*broken, *filter(None, (gap, clipped)), *spikes, *levels)
-    calm: Severity = "fine" if any(course.name in _LEVELS for course in other_courses) else "unknown"
+    broken, levels = tuple(findings.broken_sentences(other_metrics)), tuple(findings.level_sentences(metrics))
+    titles = ", ".join(series.title.strip() for series in other_metrics)
+    has_reward = findings.metric_named(metrics, "reward") is not None
+    gap = "" if has_reward else findings.gap_sentence(max((series.steps for series in metrics), key=len))
+    clipped = findings.clip_sentence(metrics)
+    remarks = (*broken, *filter(None, (gap, clipped)), *spikes, *levels)
+    calm: Severity = "fine" if any(series.name in _LEVELS for series in other_metrics) else "unknown"
     return ReportSection(
         name="courses",
         question="How do lengths, entropy and KL go?",
-        findings=odd or (f"Logged: {titles}.",),
-        severity="problem" if broken else "look" if odd else calm,
-        next_step=findings.CLIP_ADVICE if clipped else findings.spike_advice(odd) if odd else "",
+        findings=remarks or (f"Logged: {titles}.",),
+        severity="problem" if broken else "look" if remarks else calm,
+        next_step=findings.CLIP_ADVICE if clipped else findings.spike_advice(remarks) if remarks else "",
         charts=tuple(
-            chart for course in other_courses for chart in _chart(f"{course.title}, as logged", [course], course.title)
+            chart for series in other_metrics for chart in _chart(f"{series.title}, as logged", [series], series.title)
         ),
         tables=tabulate(
-            "Each metric as the trainer logged it; a mean over steps has no interval here.", _BY_METRIC, courses
+            "Each metric as the trainer logged it; a mean over steps has no interval here.", _BY_METRIC, metrics
         ),
     )
 
 
 def _norm_section(norm: MetricCourse, run: Run, spikes: Sequence[str]) -> ReportSection:
     broken = tuple(findings.broken_sentences([norm]))
-    odd = (*broken, *spikes)
+    remarks = (*broken, *spikes)
     largest = f"The largest gradient norm is {norm.at(norm.largest_step):.3g}, at step {norm.largest_step}"
     middle = float(np.median(norm.values))
-    is_ratio = middle > 0 and not odd
+    is_ratio = middle > 0 and not remarks
     largest += f", {norm.at(norm.largest_step) / middle:.3g} times the median." if is_ratio else "."
     is_short = len(norm.steps) <= MIN_NEIGHBORS
     largest += " Fewer than nine steps do not tell whether one stands out." * is_short
     return ReportSection(
         name="norm",
         question="Which step stands out?",
-        findings=(*odd, largest),
-        severity="problem" if broken else "look" if odd else "unknown" if is_short else "fine",
+        findings=(*remarks, largest),
+        severity="problem" if broken else "look" if remarks else "unknown" if is_short else "fine",
         meaning="Norm of the step's gradient as the trainer logged it, with most of them before clipping.",
-        next_step=findings.spike_advice(odd) if odd else "" if is_short else "Nothing to do.",
+        next_step=findings.spike_advice(remarks) if remarks else "" if is_short else "Nothing to do.",
         command=f"gradscope spike {shlex.quote(run.source.path)}",
         charts=_chart("Gradient norm, as logged", [norm], "norm"),
     )
@@ -210,19 +210,19 @@ def _cut_section(cut: MetricCourse, sentence: str) -> ReportSection:
     )
 
 
-def _chart(title: str, courses: Sequence[MetricCourse], y_label: str) -> tuple[Chart, ...]:
-    steps, values = courses[0].steps, {course.title.strip(): _drawn_values(course) for course in courses}
-    for course in courses[1:]:
-        if course.steps != steps:
-            by_step = dict(zip(course.steps, _drawn_values(course), strict=True))
-            values[course.title.strip()] = [by_step.get(step) for step in steps]
-    y_range = (0.0, 1.0) if courses[0].style == "share" else None
+def _chart(title: str, metrics: Sequence[MetricCourse], y_label: str) -> tuple[Chart, ...]:
+    steps, values = metrics[0].steps, {series.title.strip(): _drawn_values(series) for series in metrics}
+    for series in metrics[1:]:
+        if series.steps != steps:
+            by_step = dict(zip(series.steps, _drawn_values(series), strict=True))
+            values[series.title.strip()] = [by_step.get(step) for step in steps]
+    y_range = (0.0, 1.0) if metrics[0].style == "share" else None
     return lines_over(steps, title, values, y_label=y_label.strip(), y_range=y_range)
 
 
-def _drawn_values(course: MetricCourse) -> Sequence[float | None]:
+def _drawn_values(series: MetricCourse) -> Sequence[float | None]:
     """Its values, one a step, None for one that is not finite; without any these themselves, as millions may be."""
-    return course.values if np.isfinite(course.values).all() else tuple(map(_drawn, course.values))
+    return series.values if np.isfinite(series.values).all() else tuple(map(_drawn, series.values))
 
 
 def _drawn(value: float) -> float | None:
@@ -231,11 +231,11 @@ def _drawn(value: float) -> float | None:
 
 _BY_METRIC = (
     Column("metric", "name"),
-    Column("steps", lambda course: len(course.steps), "count"),
+    Column("steps", lambda series: len(series.steps), "count"),
     Column("mean over steps", "mean", "norm"),
-    Column("first", lambda course: _drawn(course.values[0]), "norm"),
-    Column("last", lambda course: _drawn(course.values[-1]), "norm"),
-    Column("smallest", lambda course: _drawn(course.at(course.smallest_step)), "norm"),
-    Column("largest", lambda course: _drawn(course.at(course.largest_step)), "norm"),
+    Column("first", lambda series: _drawn(series.values[0]), "norm"),
+    Column("last", lambda series: _drawn(series.values[-1]), "norm"),
+    Column("smallest", lambda series: _drawn(series.at(series.smallest_step)), "norm"),
+    Column("largest", lambda series: _drawn(series.at(series.largest_step)), "norm"),
     Column("at step", "largest_step", "count"),
 )

@@ -54,9 +54,9 @@ def assert_parts_are_the_log(folder: Path, num_parts: int) -> None:
     parts, log = folder / "parts", folder / "outputs/my-run/rollouts"
     merged, wanted = (document_of(measure_degeneracy(path)) for path in (parts, log))
     files = [str(path) for path in sorted(log.iterdir())]
-    assert [one["sha256"] for one in merged["inputs"]] == [one["sha256"] for one in wanted["inputs"]]
-    for document, own in ((merged, [str(Path(one).relative_to(folder)) for one in files]), (wanted, files)):
-        assert document["result"]["source"].pop("files") == own
+    assert [file["sha256"] for file in merged["inputs"]] == [file["sha256"] for file in wanted["inputs"]]
+    for document, names in ((merged, [str(Path(file).relative_to(folder)) for file in files]), (wanted, files)):
+        assert document["result"]["source"].pop("files") == names
         assert document["result"]["source"].pop("path")
     assert merged["result"] == wanted["result"]
 

@@ -64,8 +64,8 @@ def trl_output(
             if peft_config is not None:
                 trainer.model.save_pretrained(folder / "adapter")
             trainer.train(resume_from_checkpoint=bool(resumed and last != resumed))
-    plain = {name: value for name, value in args.to_dict().items() if not isinstance(value, type)}
-    (folder / "args.json").write_text(json.dumps({"args": plain}, default=str))
+    args_by_name = {name: value for name, value in args.to_dict().items() if not isinstance(value, type)}
+    (folder / "args.json").write_text(json.dumps({"args": args_by_name}, default=str))
     return folder
 
 
@@ -77,4 +77,4 @@ def replayed(folder: Path, *, initial: str = "initial") -> ReplayReport:
 
 def verdicts(report: ReplayReport, name: str) -> list[str]:
     """The verdict on a quantity at each step."""
-    return [of.verdict for step in report.steps for of in step.quantities if of.name == name]
+    return [quantity.verdict for step in report.steps for quantity in step.quantities if quantity.name == name]

@@ -18,7 +18,7 @@ from tests.rollouts.readers.lines import write_lines
 def write_run(folder: Path, name: str, rewards_by_step: list[list[int]]) -> Path:
     """A prompt a step: a log in a folder of its own."""
     steps = enumerate(rewards_by_step, start=1)
-    rows = [{"prompt_id": f"p{step}", "step": step, "reward": reward} for step, own in steps for reward in own]
+    rows = [{"prompt_id": f"p{step}", "step": step, "reward": reward} for step, rewards in steps for reward in rewards]
     return write_lines(folder / name / "log.jsonl", *rows)
 
 
@@ -69,9 +69,14 @@ def test_what_cannot_be_read_is_left_out_unless_nothing_is_left(tmp_path: Path) 
 @pytest.mark.parametrize("scale", [1.0, 5.0])
 def test_runs_of_the_same_prompts_are_paired_as_in_passk(scale: float) -> None:
     """Of 33 prompts from hard to easy one policy solved less of half: as independent runs they did not differ."""
-    better = run_of(*(group_of([scale * (at < n // 4) for at in range(8)], prompt=f"p{n}") for n in range(3, 36)))
+    better = run_of(
+        *(group_of([scale * (sample < n // 4) for sample in range(8)], prompt=f"p{n}") for n in range(3, 36))
+    )
     worse = run_of(
-        *(group_of([scale * (at < n // 4 - 1 + n % 2) for at in range(8)], prompt=f"p{n}") for n in range(35, 2, -1))
+        *(
+            group_of([scale * (sample < n // 4 - 1 + n % 2) for sample in range(8)], prompt=f"p{n}")
+            for n in range(35, 2, -1)
+        )
     )
     section, *_ = sections_of(better, worse)
     assert section.headline.startswith("B beside A: mean reward -")
@@ -143,8 +148,8 @@ def run_with(
 
 
 def sections_of(*runs: Run) -> tuple[ReportSection, ReportSection, ReportSection]:
-    differences, courses, settings = side_by_side(dict(zip("ABCDEFG", runs, strict=False)))
-    return differences, courses, settings
+    differences, series, settings = side_by_side(dict(zip("ABCDEFG", runs, strict=False)))
+    return differences, series, settings
 
 
 def rows_of(section: ReportSection) -> dict[str, tuple[str, ...]]:
@@ -158,12 +163,12 @@ def test_completions_that_grow_differ_by_their_texts(tmp_path: Path) -> None:
         rows = [
             {
                 "step": step,
-                "prompt": f"p{at % 2}",
-                "completion": "x" * (900 + growth * step + at),
-                "reward": at % 4 // 2,
+                "prompt": f"p{sample % 2}",
+                "completion": "x" * (900 + growth * step + sample),
+                "reward": sample % 4 // 2,
             }
             for step in range(1, 13)
-            for at in range(8)
+            for sample in range(8)
         ]
         runs.append(write_lines(tmp_path / f"{name}.jsonl", *rows))
     index = report_index(tmp_path, runs)
@@ -182,16 +187,16 @@ def test_a_run_that_earns_more_differs_and_an_equal_run_does_not() -> None:
 
 
 def test_runs_are_compared_where_both_have_steps() -> None:
-    section, courses, _ = sections_of(run_with(0.5, steps=5), run_with(0.5, steps=12))
+    section, series, _ = sections_of(run_with(0.5, steps=5), run_with(0.5, steps=12))
     assert any("over the 5 steps that all runs have, 1 to 5" in finding for finding in section.findings)
-    assert courses.charts[0].places == tuple(range(1, 13))
-    assert courses.charts[0].series[0].values[5:] == (None,) * 7
+    assert series.charts[0].places == tuple(range(1, 13))
+    assert series.charts[0].series[0].values[5:] == (None,) * 7
     single, *_ = sections_of(run_with(0.5, steps=1), run_with(0.5, steps=12))
     assert "Compared at step 1, the only one that all runs have." in single.findings
     assert single.tables[0].caption.startswith("Step 1, 95 % intervals")
     late = run_of(*(replace(group, step=group.step + 50) for group in run_with(0.5).groups))
-    apart, *_ = sections_of(run_with(0.5), late)
-    assert "no step in common" in str(apart.missing)
+    disjoint, *_ = sections_of(run_with(0.5), late)
+    assert "no step in common" in str(disjoint.missing)
 
 
 def test_the_first_sentence_says_that_runs_have_no_step_in_common(tmp_path: Path) -> None:
@@ -209,17 +214,17 @@ def test_other_group_sizes_and_shared_prompts_are_reported() -> None:
     section, *_ = sections_of(run_with(0.5, size=4), run_with(0.5, size=8))
     assert any("Groups differ in size (4; 8)" in finding for finding in section.findings)
     assert section.findings[-1] == "96 of 96 prompts are in all of them."
-    others = run_of(*(group_of([0.0, 1.0], step=step, prompt=f"other {step}") for step in range(1, 13)))
-    apart, *_ = sections_of(run_with(0.5), others)
-    assert apart.findings[-1] == "0 of 108 prompts are in all of them: a difference may be that of the prompts."
+    other_prompts = run_of(*(group_of([0.0, 1.0], step=step, prompt=f"other {step}") for step in range(1, 13)))
+    unshared, *_ = sections_of(run_with(0.5), other_prompts)
+    assert unshared.findings[-1] == "0 of 108 prompts are in all of them: a difference may be that of the prompts."
     assert rows_of(section)["groups without a gradient"][2].endswith("points")
 
 
 def test_three_runs_have_a_line_each_but_where_they_do_not_differ() -> None:
-    section, courses, _ = sections_of(run_with(0.2), run_with(0.5), run_with(0.8))
+    section, lines, _ = sections_of(run_with(0.2), run_with(0.5), run_with(0.8))
     assert [row[1] for row in section.tables[0].rows[:2]] == ["B", "C"]
     assert [finding[0] for finding in section.findings[:2]] == ["B", "C"]
-    assert [series.name for series in courses.charts[0].series] == ["A", "B", "C"]
+    assert [series.name for series in lines.charts[0].series] == ["A", "B", "C"]
     section, *_ = sections_of(run_with(0.2), run_with(0.2, seed=3), run_with(0.9, seed=4), run_with(0.2, seed=5))
     assert section.findings[0].startswith("C beside A: mean reward +0.")
     assert section.findings[1] == "B, D beside A: none of 6 differences is beyond chance."
@@ -228,20 +233,20 @@ def test_three_runs_have_a_line_each_but_where_they_do_not_differ() -> None:
 @pytest.mark.parametrize(("number", "batches"), [(4, ["ABCD"]), (7, ["ABCD", "AEFG"])])
 def test_more_runs_than_a_chart_can_hold_have_several_with_the_first_in_each(number: int, batches: list[str]) -> None:
     runs = [run_with(0.5, seed=seed, norm=float(seed)) for seed in range(number)]
-    _, courses, _ = sections_of(*runs)
+    _, section, _ = sections_of(*runs)
     for title in ("Mean reward", "Groups without a gradient", "Gradient norm, as logged"):
-        charts = [chart for chart in courses.charts if chart.title.startswith(title)]
+        charts = [chart for chart in section.charts if chart.title.startswith(title)]
         assert ["".join(series.name for series in chart.series) for chart in charts] == batches
         assert len({chart.y_range for chart in charts}) == 1
         assert (title in {chart.title for chart in charts}) == (len(batches) == 1)
 
 
 def test_the_trainers_own_metrics_are_compared_where_both_logged_them() -> None:
-    section, courses, _ = sections_of(run_with(0.5, norm=1.0), run_with(0.5, norm=3.0))
+    section, series, _ = sections_of(run_with(0.5, norm=1.0), run_with(0.5, norm=3.0))
     assert rows_of(section)["gradient norm, as logged"][2].startswith("+2 [")
     assert "gradient norm, as logged" not in rows_of(sections_of(run_with(0.5, norm=1.0), run_with(0.5))[0])
-    assert [chart.title for chart in courses.charts][-1] == "Gradient norm, as logged"
-    assert courses.charts[-1].y_label == "grad_norm"
+    assert [chart.title for chart in series.charts][-1] == "Gradient norm, as logged"
+    assert series.charts[-1].y_label == "grad_norm"
     broken = run_with(0.5, norm=1.0)
     metrics = {**broken.metrics, 3: {"grad_norm": float("nan")}}
     section, *_ = sections_of(replace(broken, metrics=metrics), run_with(0.5, norm=1.0))
@@ -284,10 +289,10 @@ def test_settings_that_differ_are_listed(
 def test_logs_without_whole_rewards_still_show_what_they_have() -> None:
     groups = [group_of([None, 1.0], step=step) for step in (1, 2)]
     bare = run_of(*groups, metrics={1: {"grad_norm": 1.0}, 2: {"grad_norm": 2.0}})
-    section, courses, _ = sections_of(bare, replace(bare))
+    section, series, _ = sections_of(bare, replace(bare))
     assert list(rows_of(section)) == ["gradient norm, as logged"]
-    assert courses.headline == "No step of these runs has all rewards."
-    assert [chart.title for chart in courses.charts] == ["Gradient norm, as logged"]
+    assert series.headline == "No step of these runs has all rewards."
+    assert [chart.title for chart in series.charts] == ["Gradient norm, as logged"]
 
 
 def test_rewards_on_another_scale_are_no_difference(tmp_path: Path) -> None:

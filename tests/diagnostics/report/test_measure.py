@@ -221,10 +221,10 @@ def test_without_a_gradient_the_reason_is_that_of_the_steps(rows: list[list[floa
 
 def test_rollouts_of_the_largest_gradient_are_measured_by_their_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 2/6, none, and 4/6 of a sum along the first axis."""
-    asked: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
 
-    def measure(prepared: str, gram: Any, order: list[int], *, max_tokens: int) -> tuple[()]:
-        asked.update(prepared=prepared, step=gram.step, order=order, max_tokens=max_tokens)
+    def measure(prepared: str, gram: Any, order: list[int], **options: int) -> tuple[()]:
+        measured.update(prepared=prepared, step=gram.step, order=order, **options)
         return ()
 
     monkeypatch.setattr(recomputed, "prepared_of", lambda run, step, weights, loss, *_: f"{weights}, ready")
@@ -233,7 +233,7 @@ def test_rollouts_of_the_largest_gradient_are_measured_by_their_part(monkeypatch
     steps = [step(1, [[1.0, 0.0]]), step(2, [[2.0, 0.0], [0.0, 0.0], [4.0, 0.0]])]
     steps[1].gram.batch_tokens, steps[1].gram.assumption = 128, "trained"
     assert report_tokens(RUN, steps, NOT_READ, 64, EngineOptions()) == ()
-    assert asked == {"prepared": "weights 2, ready as trained", "step": 2, "order": [2, 0], "max_tokens": 64}
+    assert measured == {"prepared": "weights 2, ready as trained", "step": 2, "order": [2, 0], "most": 64}
     assert np.allclose(steps[1].gram.policy_gram.sum(), 36.0)
 
 
@@ -261,12 +261,12 @@ def test_only_the_last_step_is_followed(tmp_path: Path, monkeypatch: pytest.Monk
     live = [SimpleNamespace(step=n, gram=gram_of([[1.0]], ["a"], step=n), groups=groups) for n in (0, 1, 6)]
     parts = report.token_parts(RUN, [*live, step(9, None), step(10, [[0.0]])], EngineOptions())
     assert list(parts.weighed) == [1, 6]
-    assert [one.measured.undefined for one in parts.entropy] == [
+    assert [row.measured.undefined for row in parts.entropy] == [
         "only step 6 is followed on this page",
         "no weights after its update are on disk",
     ]
-    assert [one.step for one in parts.kl] == [1, 6]
-    assert [(one.step, one.turn) for one in parts.turns] == [(1, 1), (1, 2), (6, 1), (6, 2)]
+    assert [row.step for row in parts.kl] == [1, 6]
+    assert [(row.step, row.turn) for row in parts.turns] == [(1, 1), (1, 2), (6, 1), (6, 2)]
     assert report.token_parts(RUN, [step(9, None)], EngineOptions()) == TokenParts()
     monkeypatch.setattr(processes, "num_connected", lambda: 2)
     assert report.token_parts(RUN, [step(1, [[1.0]])], EngineOptions()) == TokenParts()

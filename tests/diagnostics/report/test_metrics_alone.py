@@ -12,10 +12,10 @@ from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import run_of
 
 
-def metrics_alone(**courses: tuple[float, ...]) -> Run:
-    num_steps = max(map(len, courses.values()))
+def metrics_alone(**series: tuple[float, ...]) -> Run:
+    num_steps = max(map(len, series.values()))
     metrics = {
-        step + 1: {name.replace("__", "/"): values[step] for name, values in courses.items() if step < len(values)}
+        step + 1: {name.replace("__", "/"): values[step] for name, values in series.items() if step < len(values)}
         for step in range(num_steps)
     }
     run = run_of(metrics=metrics)
@@ -37,11 +37,11 @@ def test_a_page_has_a_section_a_question_and_its_numbers_on_top() -> None:
     )
     report, sections = report_of_metrics(run, "a run"), sections_of(run)
     assert list(sections) == ["reward", "norm", "signal", "generation", "rollouts"]
-    assert [one.severity for one in sections.values()] == ["unknown", "look", "problem", "problem", "unknown"]
+    assert [entry.severity for entry in sections.values()] == ["unknown", "look", "problem", "problem", "unknown"]
     assert sections["rollouts"].missing == "Metrics alone: log rollouts."
     assert sections["norm"].findings[0].startswith("Step 13 stands out: grad_norm 9, 81.8 times the 0.11 of the 11")
     assert sections["norm"].findings[1] == "The largest gradient norm is 9, at step 13."
-    assert [one.title for one in report.strip] == ["no gradient", "mean reward", "cut off", "gradient norm"]
+    assert [entry.title for entry in report.strip] == ["no gradient", "mean reward", "cut off", "gradient norm"]
     assert tuple(report.strip[3].course) == NORMS
     with_kl = metrics_alone(frac_reward_zero_std=(1.0, 0.9), reward=(0.1, 0.2), kl=(0.1, 0.1))
     assert [row[0] for row in sections_of(with_kl)["courses"].tables[0].rows] == [
@@ -62,8 +62,8 @@ def test_a_page_has_a_section_a_question_and_its_numbers_on_top() -> None:
 )
 def test_tokens_beyond_the_clip_are_told_where_they_are_most(shares: tuple[float, ...], of_tokens: str) -> None:
     section = sections_of(metrics_alone(clip_ratio__region_mean=shares, entropy=(1.0, 1.0)))["courses"]
-    told = f"The ratio of {of_tokens}: they gave no gradient." in section.findings
-    assert (told, section.severity == "look", "num_iterations" in section.next_step) == (bool(of_tokens),) * 3
+    is_said = f"The ratio of {of_tokens}: they gave no gradient." in section.findings
+    assert (is_said, section.severity == "look", "num_iterations" in section.next_step) == (bool(of_tokens),) * 3
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_how_urgent_dead_groups_are(shares: tuple[float, ...], severity: str, ne
     ],
 )
 def test_what_to_try_follows_from_what_dead_groups_do(rate: float, cut: float, next_step: str) -> None:
-    courses = {"reward": (rate, rate), "completions__clipped_ratio": (cut, cut)}
-    sections = sections_of(metrics_alone(frac_reward_zero_std=(0.9, 0.9), **courses))
+    metrics = {"reward": (rate, rate), "completions__clipped_ratio": (cut, cut)}
+    sections = sections_of(metrics_alone(frac_reward_zero_std=(0.9, 0.9), **metrics))
     assert sections["signal"].next_step.startswith(next_step)
     assert sections["generation"].severity == ("problem" if cut > 0.5 else "look")
 
@@ -142,8 +142,8 @@ def test_a_score_that_falls_while_the_reward_rises_asks_for_a_look() -> None:
         "rewards/accuracy/mean falls while the mean reward rises: 0.265 at steps 1 to 6, "
     )
     assert (section.severity, section.next_step[:26]) == ("look", "Read completions of late s")
-    alone = sections_of(metrics_alone(rewards__accuracy__mean=rising[::-1], kl=rising))["reward"]
-    assert alone.findings[0].startswith("rewards/accuracy/mean falls: ")
+    section = sections_of(metrics_alone(rewards__accuracy__mean=rising[::-1], kl=rising))["reward"]
+    assert section.findings[0].startswith("rewards/accuracy/mean falls: ")
     (once,) = sections_of(metrics_alone(reward=(0.5,)))["reward"].findings
     assert once == "One logged step does not tell."
     broken = sections_of(metrics_alone(reward=(0.5, math.nan)))["reward"]
@@ -155,16 +155,16 @@ def test_a_reward_that_fell_and_came_back_is_told(spread: float, back: float, is
     levels = (0.4,) * 16 + (0.1,) * 10 + (back,) * 14
     reward = tuple(level + 0.01 * (step % 3) for step, level in enumerate(levels))
     section = sections_of(metrics_alone(reward=reward, reward_std=(spread,) * 40))["reward"]
-    told = "The mean reward fell and came back: from 0.41 to 0.11 at step 17, 0.51 in the end (medians of 5 steps)."
-    assert (told in section.findings) == is_told
+    sentence = "The mean reward fell and came back: from 0.41 to 0.11 at step 17, 0.51 in the end (medians of 5 steps)."
+    assert (sentence in section.findings) == is_told
     assert not is_told or (section.severity, section.next_step[:12]) == ("look", "Look at what")
 
 
 @pytest.mark.parametrize("jump", [3, 7, 11])
 def test_without_a_norm_a_kl_that_jumps_is_told(jump: int) -> None:
     kl = tuple(0.01 * (1 + step % 3) * (1000 if step == jump else 1) for step in range(20))
-    courses = sections_of(metrics_alone(kl=kl, reward=(0.1, 0.2)))["courses"]
-    assert (courses.severity, courses.findings[0].split(":")[0]) == ("look", f"Step {jump + 1} stands out")
+    section = sections_of(metrics_alone(kl=kl, reward=(0.1, 0.2)))["courses"]
+    assert (section.severity, section.findings[0].split(":")[0]) == ("look", f"Step {jump + 1} stands out")
 
 
 def test_beside_a_norm_a_kl_that_rises_for_good_is_told_where_it_is_asked_about() -> None:
@@ -176,15 +176,15 @@ def test_beside_a_norm_a_kl_that_rises_for_good_is_told_where_it_is_asked_about(
 
 
 @pytest.mark.parametrize(
-    ("courses", "advice"),
+    ("metrics", "advice"),
     [
         ({"grad_norm": (0.5,) + (1.0,) * 20}, "Log the norm before it is clipped"),
         ({"grad_norm": (0.1, 0.12, 0.11) * 4, "learning_rate": (0.0,) * 12}, "Log more digits"),
         ({"grad_norm": NORMS}, "Look at what changed there"),
     ],
 )
-def test_advice_on_a_norm_is_of_what_is_said(courses: dict[str, tuple[float, ...]], advice: str) -> None:
-    assert sections_of(metrics_alone(**courses))["norm"].next_step.startswith(advice)
+def test_advice_on_a_norm_is_of_what_is_said(metrics: dict[str, tuple[float, ...]], advice: str) -> None:
+    assert sections_of(metrics_alone(**metrics))["norm"].next_step.startswith(advice)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_other_results_show_their_findings() -> None:
     weights = examples.weight_report()
     assert sections_of(weights)[0].findings == weights.findings
     rollouts = examples.rank_report()
-    rest = replace(rollouts, curve=tuple(one for one in rollouts.curve if one.advantage != "logged"))
+    rest = replace(rollouts, curve=tuple(point for point in rollouts.curve if point.advantage != "logged"))
     assert sections_of(rest)[0].findings == rollouts.findings
     assert sections_of(examples.replay_report())[0].headline == (
         "Replay: mismatch at 1 of 20 steps; 3 match; 16 cannot."

@@ -56,7 +56,7 @@ def logged_agreement(mismatch: SamplerMismatch, overall: MismatchNumbers) -> Rep
     """The section, of a log that has tokens to compare."""
     reasons = [f"{number:,} with {reason}" for reason, number in mismatch.set_aside.items()]
     severity, advice = _verdict(mismatch, overall)
-    rows, several = mismatch.by_step, any(token.sequence for token in mismatch.worst)
+    rows, has_sequences = mismatch.by_step, any(token.sequence for token in mismatch.worst)
     steps = [] if mismatch.is_identical else [row.step or 0 for row in rows]
     gaps = {"mean gap": [row.logprob_gap.value for row in rows]}
     shares = {"sequences": [row.sequence_ess.value for row in rows], "tokens": [row.token_ess.value for row in rows]}
@@ -90,7 +90,10 @@ def logged_agreement(mismatch: SamplerMismatch, overall: MismatchNumbers) -> Rep
                 "The tokens that differ most: row of the step and position in the completion from 0, log-probabilities "
                 "of both, w",
                 (
-                    *(Column(name, name, "count") for name in ("step", "row", *["sequence"] * several, "position")),
+                    *(
+                        Column(name, name, "count")
+                        for name in ("step", "row", *["sequence"] * has_sequences, "position")
+                    ),
                     *(Column(name, name, "norm") for name in ("sampler", "trainer")),
                     Column("w", lambda token: math.exp(min(token.trainer - token.sampler, 700.0)), "norm"),
                 ),
@@ -123,16 +126,17 @@ def _findings(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[str,
         "chi-square of tokens": overall.chi2_token,
         "of sequences": overall.chi2_sequence,
     }
-    divergences = [f"{title} {with_interval(of, '.2g')}" for title, of in named.items() if of.is_defined]
+    defined = {title: divergence for title, divergence in named.items() if divergence.is_defined}
+    divergences = [f"{title} {with_interval(divergence, '.2g')}" for title, divergence in defined.items()]
     shares = (overall.frac_beyond_clip, overall.frac_beyond_2, overall.frac_clipped)
     beyond_clip, beyond_2, *clipped = [with_interval(share, in_two_digits) for share in shares if share.is_defined]
-    of_ppo = f"; PPO's clip would take the gradient of {clipped[0]}" if clipped else ""
+    by_ppo = f"; PPO's clip would take the gradient of {clipped[0]}" if clipped else ""
     return (
         f"Over {counted(overall.num_tokens, 'token')} of {counted(overall.num_sequences, 'sequence')} the logged "
         f"log-probabilities of sampler and trainer differ by {with_interval(overall.logprob_gap, '.2g')} a token. "
         f"Weighed by their ratios, the tokens are worth {with_interval(overall.token_ess, percent)} of as many, and "
         f"the sequences {with_interval(overall.sequence_ess, percent)}.",
-        f"The ratio is outside [0.8, 1.2] at {beyond_clip} of tokens and beyond a factor of two at {beyond_2}{of_ppo}.",
+        f"The ratio is outside [0.8, 1.2] at {beyond_clip} of tokens and beyond a factor of two at {beyond_2}{by_ppo}.",
         *((f"Divergences of the trainer from the sampler: {', '.join(divergences)}.",) if divergences else ()),
     )
 
@@ -156,13 +160,16 @@ def agreement_section(inputs: ReportInputs) -> ReportSection:
     if inputs.grams:
         from gradscope.diagnostics.rank.tokens import sampler_gaps
 
-        of_steps = {gram.step: sampler_gaps(inputs.run, gram) for gram in inputs.grams}
-        gaps = {step: np.concatenate([gap for _, gap in of_step]) for step, of_step in of_steps.items() if of_step}
-        gaps = {step: gap for step, gap in gaps.items() if gap.size}
+        for gram in inputs.grams:
+            pairs = sampler_gaps(inputs.run, gram)
+            if pairs and (gap := np.concatenate([gap for _, gap in pairs])).size:
+                gaps[gram.step] = gap
     if inputs.logged.sampler.overall is not None:
         section = logged_agreement(inputs.logged.sampler, inputs.logged.sampler.overall)
-        more = _compared(gaps, inputs) if gaps else ReportSection(name="agreement")
-        return replace(section, findings=(*section.findings, *more.findings), tables=(*section.tables, *more.tables))
+        if not gaps:
+            return section
+        extra = _compared(gaps, inputs)
+        return replace(section, findings=(*section.findings, *extra.findings), tables=(*section.tables, *extra.tables))
     if gaps:
         return _compared(gaps, inputs)
     if (as_logged := agreement_as_logged(inputs.run)) is not None:
@@ -182,10 +189,10 @@ def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> Rep
     means = {step: float(np.abs(gap).mean()) for step, gap in gaps.items()}
     worst = max(means, key=means.__getitem__)
     corrections = {gram.step: sequence_corrections(inputs.run, gram) for gram in inputs.grams if gram.step in gaps}
-    least = {
-        step: min((effect.cosine for effect in effects), key=lambda each: 1.0 if each.value is None else each.value)
-        for step, effects in corrections.items()
-        if effects
+    cosines = {step: [effect.cosine for effect in effects] for step, effects in corrections.items() if effects}
+    smallest = {
+        step: min(estimates, key=lambda cosine: 1.0 if cosine.value is None else cosine.value)
+        for step, estimates in cosines.items()
     }
     columns = [
         Column("step", lambda step: step, "count"),
@@ -195,13 +202,13 @@ def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> Rep
         Column("mean p ratio", lambda step: float(np.exp(gaps[step]).mean()), "norm"),
     ]
     caption, corrected = f"mean gap = {metric('logprob_gap').formula}", tuple[str, ...]()
-    if least:
-        columns.append(Column("cosine by sequence", least.get, "norm"))
+    if smallest:
+        columns.append(Column("cosine by sequence", smallest.get, "norm"))
         caption += (
             ". Cosine by sequence: the least of truncating, masking and plainly weighing whole sequences, "
             f"{metric('corrections.cosine').formula}"
         )
-        turned = min(least, key=lambda step: least[step].value or 0.0)
+        turned = min(smallest, key=lambda step: smallest[step].value or 0.0)
         corrected = correction_findings(corrections[turned], " by sequence")
     return ReportSection(
         name="agreement",
@@ -247,36 +254,35 @@ def agreement_as_logged(run: Run) -> ReportSection | None:
         for ending, large, far in _LOGGED_GAPS
         if re.search(ending, name)
     }
-    names = sorted(name for name in run.step_metrics.columns if name in bounds or _MORE in name)
-    courses = {name: run.step_metrics.by_step(name) for name in names}
-    courses = {name: course for name, course in courses.items() if any(course.values())}  # verl's 0: unknown
-    steps = sorted(set().union(*courses.values()) & set(run.steps or run.every_step))
+    names = sorted(name for name in run.step_metrics.columns if name in bounds or _SAMPLING_GAP in name)
+    logged = {name: run.step_metrics.by_step(name) for name in names}
+    logged = {name: values for name, values in logged.items() if any(values.values())}  # verl's 0: unknown
+    steps = sorted(set().union(*logged.values()) & set(run.steps or run.every_step))
     if not steps:
         return None
     late = steps[-max(len(steps) // 5, 1) :]
-    means = {
-        name: fmean(values) for name, course in courses.items() if (values := [course[s] for s in late if s in course])
-    }
+    late_values = {name: [values[step] for step in late if step in values] for name, values in logged.items()}
+    means = {name: fmean(values) for name, values in late_values.items() if values}
     kinds: list[Severity] = [_severity(abs(means[name]), *bounds[name]) for name in means.keys() & bounds.keys()]
     severity: Severity = max(kinds, key=("fine", "look", "problem").index, default="unknown")
     shown = ", ".join(f"{name} = {number(mean, '.4g')}" for name, mean in means.items())
-    where = f"at step {late[0]}" if len(late) == 1 else f"on average at steps {late[0]} to {late[-1]}"
+    span = f"at step {late[0]}" if len(late) == 1 else f"on average at steps {late[0]} to {late[-1]}"
     return ReportSection(
         name="agreement",
-        findings=(f"The trainer logged {where}: {shown}.",),
+        findings=(f"The trainer logged {span}: {shown}.",),
         severity=severity,
         meaning=metric("logprob_gap").meaning,
         next_step=_ADVICE_ON_GAP[severity],
         charts=lines_over(
             steps,
             "Sampler against trainer, as logged",
-            {name: [courses[name].get(step) for step in steps] for name in [*courses][:4]},
+            {name: [logged[name].get(step) for step in steps] for name in [*logged][:4]},
             y_label="difference",  # of log-probabilities, or as the name says
         ),
     )
 
 
-_MORE = "sampling_logp"  # TRL's largest difference beside the mean
+_SAMPLING_GAP = "sampling_logp"  # TRL's largest difference beside the mean
 
 
 def _severity(gap: float, large: float = LARGE_GAP, far: float = FAR_GAP) -> Severity:
@@ -360,8 +366,8 @@ def _causes(report: ReplayReport) -> tuple[ReportTable, ...]:
     for step in report.steps:
         for quantity in step.quantities:
             if quantity.cause:
-                alike = (quantity.name, quantity.verdict, without_numbers(quantity.cause))
-                rows.setdefault(alike, (quantity.cause, []))[1].append(step.step)
+                key = (quantity.name, quantity.verdict, without_numbers(quantity.cause))
+                rows.setdefault(key, (quantity.cause, []))[1].append(step.step)
     return table_of_cells(
         "Causes and remarks, as they are worded at the first of their steps",
         [("first step", "count"), ("steps", "count"), ("quantity", "text"), ("verdict", "text"), ("cause", "text")],
@@ -384,23 +390,23 @@ def claims_section(inputs: ReportInputs) -> ReportSection:
     if inputs.grams:
         from gradscope.diagnostics.rank.measure import Collected, examine_step
 
-        of_rollouts = Collected(source=run.source, kind="rollout")
+        collected = Collected(source=run.source, kind="rollout")
         for step, gram in zip(evidence.steps, inputs.grams, strict=True):
             groups, weights = run.groups_at(step), run.weights_before(step)
             measured = MeasuredStep(step=step, groups=groups, weights=weights, gram=gram, reason=None)
-            examine_step(run, measured, evidence.request("rollout"), of_rollouts)
-        evidence.cache["kinds"] = {"rollout": of_rollouts}
+            examine_step(run, measured, evidence.request("rollout"), collected)
+        evidence.cache["kinds"] = {"rollout": collected}
     report = claims_of(evidence)
     files = {samples.source.path: copy_of(samples.source.path) for samples in inputs.samples}
     outside_run = [name for name, file in files.items() if run.path not in (file, *file.parents)]
     samples = [word for name in outside_run for word in ("--samples", name)]  # those of the run itself are found anyway
     answer = claims_answer(report, inputs.command("claims", *samples))
-    more = (
+    unmeasured = (
         f"gradscope claims measures {len(CLAIMS) - len(report.claims)} more, which need rows of tokens, weights or "
         "hidden states, or later weights of every step, that this page does not look at."
     )
     next_step = answer.next_step if inputs.grams or not inputs.no_grams.hint else inputs.no_grams.hint
-    return replace(answer, findings=(*answer.findings, more), next_step=next_step)
+    return replace(answer, findings=(*answer.findings, unmeasured), next_step=next_step)
 
 
 def claims_answer(report: ClaimsReport, command: str = "") -> ReportSection:

@@ -335,7 +335,7 @@ def _kinds_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...
 def _interference_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...]:
     """What the prompts of the last step do to each other's correct answers, where that is defined."""
     interference, _ = measure_interference(rows, names)
-    defined = [of for of in interference if of.transfer.is_defined or of.frac_hurt.is_defined]
+    defined = [row for row in interference if row.transfer.is_defined or row.frac_hurt.is_defined]
     caption = (
         f"Step {rows.step} between prompts: pairs that hurt = {metric('interference.frac_hurt').formula}; "
         f"transfer = {metric('interference.transfer').formula}"

@@ -81,7 +81,7 @@ class Lengths:
     def __init__(self) -> None:
         self._tables: list[RewardTable] = []
         self.num_judged = self.num_cut = 0  # completions of which it is known whether they were cut off, and that were
-        self._sizes, self._of_cut = array("d"), array("d")  # absolute advantages
+        self._sizes, self._cut_sizes = array("d"), array("d")  # absolute advantages
         self.num_texts = self.num_empty = self.num_repeats = 0
         """Completions with a text, those that are empty, and those whose text an earlier one of their group has."""
         self.num_torn = 0  # groups in which one text has several rewards
@@ -94,7 +94,7 @@ class Lengths:
                 self._sizes.append(abs(rollout.advantage))
             if rollout.status == "truncated":
                 self.num_cut += 1
-                self._of_cut.append(abs(rollout.advantage or 0.0))
+                self._cut_sizes.append(abs(rollout.advantage or 0.0))
         self.add(RewardTable.from_groups(groups, with_completions=True))
 
     def add(self, table: RewardTable) -> None:
@@ -119,20 +119,20 @@ class Lengths:
         self.num_judged += other.num_judged
         self.num_cut += other.num_cut
         self._sizes += other._sizes
-        self._of_cut += other._of_cut
+        self._cut_sizes += other._cut_sizes
 
     @property
     def frac_advantage_cut(self) -> float | None:
         """The part of the absolute advantages that was cut off; None where not known, or nothing of nothing."""
         total = sum(self._sizes)
-        return sum(self._of_cut) / total if self.num_cut and len(self._sizes) == self.num_judged and total else None
+        return sum(self._cut_sizes) / total if self.num_cut and len(self._sizes) == self.num_judged and total else None
 
     def all_steps(self) -> RunLengths:
         """Those of all steps."""
         tables = self._tables or [RewardTable.from_groups(())]
         exact = all(table.num_tokens is not None and UNKNOWN not in table.num_tokens for table in self._tables)
         names = [name for table in tables for name in table.ids()]
-        prompts = [table.prompts[at] for table in tables for at in table.prompt.tolist()]
+        prompts = [table.prompts[index] for table in tables for index in table.prompt.tolist()]
         numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
         sizes = np.concatenate([table.size for table in tables])
         unit = "tokens" if exact and self._tables else "characters"
@@ -180,7 +180,7 @@ class ReportInputs(Struct, frozen=True, kw_only=True):
         """The step with the largest gradient of those recomputed; None where none has a gradient."""
         return max(self.live, key=lambda pair: float(pair[1].sum()))[0].step if self.live else None
 
-    def command(self, name: str, *more: str) -> str:
+    def command(self, name: str, *arguments: str) -> str:
         """A command on this run as a person would type it, read with the same options, as one line for a shell.
 
         Empty where the command has no option for a column that was named: it could not read the run.
@@ -189,7 +189,7 @@ class ReportInputs(Struct, frozen=True, kw_only=True):
         if not self.options.keys().isdisjoint(set(_NAMED_COLUMNS) - set(flags)):
             return ""
         options = [word for flag, value in self.options.items() if flag in flags for word in (flag, value)]
-        return shlex.join(["gradscope", name, self.run.source.path, *options, *more])
+        return shlex.join(["gradscope", name, self.run.source.path, *options, *arguments])
 
 
 _LOG_OPTIONS = ("--reader", "--run-config")
@@ -304,8 +304,9 @@ def kind_of(group: RolloutGroup, threshold: float | None, main: str | None = Non
     if len(rewards) < group.size:
         return "not known"
     if not all_equal(rewards):
-        of_main = [reward for rollout in group.rollouts if (reward := rollout.rewards.get(main or "")) is not None]
-        return "side reward" if len(of_main) == group.size and all_equal(of_main) else "mixed"
+        main_rewards = [rollout.rewards.get(main or "") for rollout in group.rollouts]
+        logged = [reward for reward in main_rewards if reward is not None]
+        return "side reward" if len(logged) == group.size and all_equal(logged) else "mixed"
     if threshold is None or group.size < 2:
         return "tied"
     return "all pass" if rewards[0] >= threshold else "all fail"

@@ -73,12 +73,12 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
         command=inputs.command(commands[0]) if commands else "",
         charts=tuple(
             chart
-            for name, course, title in (
+            for name, values, title in (
                 ("grad_norm", norms, "Gradient norm, as logged"),
                 ("loss", losses, "Loss, as logged"),
             )
-            if not course.keys().isdisjoint(steps)
-            for chart in lines_over(steps, title, {name: map(course.get, steps)}, y_label=name, kinds={name: "logged"})
+            if not values.keys().isdisjoint(steps)
+            for chart in lines_over(steps, title, {name: map(values.get, steps)}, y_label=name, kinds={name: "logged"})
         ),
         tables=tabulate(
             "Loss and gradient norm as logged, beside the groups with unequal rewards",
@@ -116,8 +116,8 @@ def _findings(counts: Counter[str], kinds: dict[int, str], outstanding: Sequence
         return [f"{start[name]}: {_KINDS[name]}." for name in names if name in first]
 
     good = counts["learning"] + counts["on-policy"]
-    odd = (*sentences("not finite", "suspect"), *outstanding, *sentences("dead batch", "other terms"))
-    return (*odd, f"{good} of {len(kinds)} steps have a gradient from live groups.", *sentences("on-policy"))
+    remarks = (*sentences("not finite", "suspect"), *outstanding, *sentences("dead batch", "other terms"))
+    return (*remarks, f"{good} of {len(kinds)} steps have a gradient from live groups.", *sentences("on-policy"))
 
 
 def _verdict(counts: Counter[str], spike: Sequence[str], inputs: ReportInputs, clipped: str) -> tuple[Severity, str]:
@@ -157,9 +157,9 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     table, sampled = table.select(is_judged), reward_table(run.groups).select(is_judged)  # and averaged over
     tokens = table.tokens if run.settings.get("loss_type") in BY_TOKEN else None
     unit, weights = ("rollouts", table.size) if tokens is None else ("tokens", tokens)
-    of_all = sampled.size if tokens is None or sampled.tokens is None else sampled.tokens
+    all_weights = sampled.size if tokens is None or sampled.tokens is None else sampled.tokens
     is_dead = table.is_dead & (not inputs.degeneracy.has_other_baseline)
-    shares = table.mean_by_step(np.where(is_dead, 0, weights), of_all)
+    shares = table.mean_by_step(np.where(is_dead, 0, weights), all_weights)
     live = {step: 0.0 if math.isnan(share) else share for step, share in shares.items()}
     kl = {gram.step: parts["kl"][0] for gram in inputs.grams if "kl" in (parts := gram.parts)}
     largest = max(kl.values(), default=0.0)
@@ -184,11 +184,11 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
             f"On average {percent(mean)} of the {unit} that the loss averages over are live, so a live gradient is "
             f"multiplied by {mean:.2f}."
         )
-    leading, of_tokens = (sentence, _kl(run, kl)), kl_findings(inputs.parts.kl)
+    leading, token_findings = (sentence, _kl(run, kl)), kl_findings(inputs.parts.kl)
     caption = f"live share by {unit} = {metric('live_share').formula}; KL part = |KL part| / |whole gradient|"
     return ReportSection(
         name="dilution",
-        findings=(*(reversed(leading) if largest > _LARGE_KL and mean >= _HALF else leading), *of_tokens),
+        findings=(*(reversed(leading) if largest > _LARGE_KL and mean >= _HALF else leading), *token_findings),
         severity="look" if mean < _HALF or largest > _LARGE_KL else "fine",
         meaning=metric("live_share").meaning,
         next_step=" ".join(advice)

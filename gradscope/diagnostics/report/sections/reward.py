@@ -35,7 +35,7 @@ _MIN_PROMPTS = 30  # of an environment in a fifth: of 16 each one of eight fell 
 _MIN_SHARED_PROMPTS = 10  # prompts that two fifths share, below which a fall may be that of other prompts
 
 
-class _RewardCourse(Struct, frozen=True):
+class _RewardTrend(Struct, frozen=True):
     """A reward over the first, the middle and the last fifth of the steps."""
 
     levels: list[str]  # its mean in each
@@ -67,8 +67,8 @@ class _RewardCourse(Struct, frozen=True):
         return ", of other prompts" if max(self.falls, default=shared) < _MIN_SHARED_PROMPTS else ""
 
 
-def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_tests: int = 1) -> _RewardCourse | None:
-    """The course of a table's reward; None where a reward is missing or a fifth of the steps has none."""
+def _reward_trend(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_tests: int = 1) -> _RewardTrend | None:
+    """Where a table's reward goes; None where a reward is missing or a fifth of the steps has none."""
     parts = [table.select(np.isin(table.step, steps)) for steps in fifths]
     if np.isnan(table.reward).any() or not all(map(len, parts)):
         return None
@@ -104,7 +104,7 @@ def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_
     ]
     stalls = are_small[1] and (changes[1][0].value or 0.0) > -small
     levels_of = [f"{level:.3g}" for level in levels]
-    return _RewardCourse(levels_of, changes, falls, "".join(hidden[:1]), all(are_small), stalls)
+    return _RewardTrend(levels_of, changes, falls, "".join(hidden[:1]), all(are_small), stalls)
 
 
 def _on_shared(first: RewardTable, second: RewardTable) -> tuple[Estimate, int]:
@@ -140,9 +140,9 @@ def _dip(table: RewardTable) -> str:
     changes = (reward_change(tables[high], tables[low]), *[same] * same.is_defined)
     if any(bonferroni(change, len(pairs)).ends[1] >= 0 for change in changes):
         return ""
-    before, after, last = (f"{levels[at]:.3g} at steps {parts[at][0]} to {parts[at][-1]}" for at in (high, low, -1))
-    of_others = "" if same.is_defined else ", of other prompts"
-    return f"The mean reward fell and came back: {before}, {after}, {last}{of_others}."
+    ends = (f"{levels[part]:.3g} at steps {parts[part][0]} to {parts[part][-1]}" for part in (high, low, -1))
+    other_prompts = "" if same.is_defined else ", of other prompts"
+    return f"The mean reward fell and came back: {', '.join(ends)}{other_prompts}."
 
 
 def _falling_prompts(table: RewardTable) -> str | None:
@@ -174,7 +174,7 @@ def _falling_prompts(table: RewardTable) -> str | None:
 
 
 class _Verdict(NamedTuple):
-    """What a reward's course asks for."""
+    """What a reward's trend asks for."""
 
     sentence: str  # empty where the sentence on the course itself says it
     advice: str
@@ -188,27 +188,27 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     steps = np.unique(table.step)
     size = len(steps) // 5
     fifths = [steps[start : start + size] for start in (0, (len(steps) - size) // 2, len(steps) - size)]
-    course = _reward_course(table, fifths) if len(steps) >= _MIN_STEPS_FOR_FIFTHS else None
-    if course is None:
+    trend = _reward_trend(table, fifths) if len(steps) >= _MIN_STEPS_FOR_FIFTHS else None
+    if trend is None:
         return missing_section("reward", f"A course needs {_MIN_STEPS_FOR_FIFTHS} steps, there are {len(steps)}.")
     means = table.sums(table.reward) / table.size
     is_relative = bool(np.ptp(means) <= EQUAL_REWARDS < np.ptp(table.reward))
     if is_relative:  # none could rise
-        course = replace(course, is_flat=False, stalls=False)
+        trend = replace(trend, is_flat=False, stalls=False)
     by_step = table.mean_reward_by_step()
-    drop = drop_clause([*by_step], [*by_step.values()]) if course.falls else ""
-    verdicts = list(_verdicts(inputs, table, fifths, course, is_relative=is_relative, drops=bool(drop)))
-    severity: Severity = verdicts[0].severity if verdicts else "fine" if course.goes == "rises" else "unknown"
+    drop = drop_clause([*by_step], [*by_step.values()]) if trend.falls else ""
+    verdicts = list(_verdicts(inputs, table, fifths, trend, is_relative=is_relative, drops=bool(drop)))
+    severity: Severity = verdicts[0].severity if verdicts else "fine" if trend.goes == "rises" else "unknown"
     relative = f"The mean reward of every group is {means[0]:.3g}: it is no measure of progress."
-    levels = [f"{level} at steps {part[0]} to {part[-1]}" for level, part in zip(course.levels, fifths, strict=True)]
+    levels = [f"{level} at steps {part[0]} to {part[-1]}" for level, part in zip(trend.levels, fifths, strict=True)]
     return ReportSection(
         name="reward",
         findings=(
             *(verdict.sentence for verdict in verdicts if verdict.sentence),
             *([relative] if is_relative else []),
-            f"The mean reward {course.goes}{':' * (course.goes != 'is')} {', '.join(levels)}{course.of_other_prompts}"
+            f"The mean reward {trend.goes}{':' * (trend.goes != 'is')} {', '.join(levels)}{trend.of_other_prompts}"
             f"{drop}.",
-            *map(_change, ("first", "middle one"), course.changes),
+            *map(_change, ("first", "middle one"), trend.changes),
         ),
         severity=severity,
         meaning="A fall on the same prompts is the policy's; between other prompts it may be theirs.",
@@ -217,9 +217,9 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
-def _change(which: str, to_last: tuple[Estimate, Estimate, int]) -> str:
+def _change(fifth: str, to_last: tuple[Estimate, Estimate, int]) -> str:
     change, same, shared = to_last
-    text = f"The last fifth against the {which}: {with_interval(change, '+.3g')}; {counted(shared, 'prompt')} in both"
+    text = f"The last fifth against the {fifth}: {with_interval(change, '+.3g')}; {counted(shared, 'prompt')} in both"
     is_of_others = same.is_defined and change.side_of_zero < 0 <= same.ends[1]
     return f"{text}, by {with_interval(same, '+.3g')}." if is_of_others else f"{text}."
 
@@ -228,45 +228,46 @@ def _verdicts(
     inputs: ReportInputs,
     table: RewardTable,
     fifths: Sequence[NDArray[np.int64]],
-    course: _RewardCourse,
+    trend: _RewardTrend,
     *,
     is_relative: bool,
     drops: bool,
 ) -> Iterator[_Verdict]:
     main = "" if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy.prompts.reward
     has_others = main in table.rewards and not np.array_equal(table.rewards[main], table.reward)
-    of_main = _reward_course(replace(table, reward=table.rewards[main]), fifths) if has_others else None
-    is_lost = of_main is not None and of_main.surely_falls
-    if of_main is not None and is_lost:
-        apart = "" if course.falls else f" while the mean reward {course.goes}"
-        text = f"'{main}' falls{apart}: {' to '.join(of_main.levels)}."
-        yield _Verdict(text, _HACKED, "look" if course.falls else "problem")
-    elif not course.falls and (lost := lost_sentence(verdict_series(inputs.run))):
+    main_trend = _reward_trend(replace(table, reward=table.rewards[main]), fifths) if has_others else None
+    is_lost = main_trend is not None and main_trend.surely_falls
+    if main_trend is not None and is_lost:
+        contrast = "" if trend.falls else f" while the mean reward {trend.goes}"
+        text = f"'{main}' falls{contrast}: {' to '.join(main_trend.levels)}."
+        yield _Verdict(text, _HACKED, "look" if trend.falls else "problem")
+    elif not trend.falls and (lost := lost_sentence(verdict_series(inputs.run))):
         yield _Verdict(lost, _HACKED)
-    if of_main is not None and not is_lost and of_main.is_flat and course.goes in ("rises", "stalls"):
-        text = f"'{main}' hardly rises while the mean reward {course.goes}: {' to '.join(of_main.levels)}."
+    if main_trend is not None and not is_lost and main_trend.is_flat and trend.goes in ("rises", "stalls"):
+        text = f"'{main}' hardly rises while the mean reward {trend.goes}: {' to '.join(main_trend.levels)}."
         yield _Verdict(text, FLAT_ADVICE)
     named = np.array(environments_of(table.prompts))
     for name in np.unique(named).tolist():
-        part = _reward_course(table.select(named[table.prompt] == name), fifths, 2 * len(set(named)))
+        part = _reward_trend(table.select(named[table.prompt] == name), fifths, 2 * len(set(named)))
         if part is None:
             continue
         is_many = min(change.num_units for change, _, _ in part.changes) >= _MIN_PROMPTS
-        if part.surely_falls or (part.falls and is_many and not course.falls):
-            advice = FALLEN_ADVICE if course.falls else f"Look at the verifier and the prompts of '{name}' first."
+        if part.surely_falls or (part.falls and is_many and not trend.falls):
+            advice = FALLEN_ADVICE if trend.falls else f"Look at the verifier and the prompts of '{name}' first."
             text = f"In '{name}' the mean reward falls: {' to '.join(part.levels)}{part.of_other_prompts}."
             yield _Verdict(text, advice)
-    if course.hidden:
-        yield _Verdict(course.hidden, FALLEN_ADVICE)
-    if not (course.falls or is_lost or is_relative) and (some_fall := _falling_prompts(table)):
+    if trend.hidden:
+        yield _Verdict(trend.hidden, FALLEN_ADVICE)
+    if not (trend.falls or is_lost or is_relative) and (some_fall := _falling_prompts(table)):
         yield _Verdict(some_fall, _FORGOTTEN)
-    if not course.falls and not is_relative and (dip := _dip(table)):
+    if not trend.falls and not is_relative and (dip := _dip(table)):
         yield _Verdict(dip, _DIPPED)
-    before, after = (np.unique(table.reward[np.isin(np.repeat(table.step, table.size), fifths[at])]) for at in (0, -1))
+    step = np.repeat(table.step, table.size)
+    before, after = (np.unique(table.reward[np.isin(step, fifth)]) for fifth in (fifths[0], fifths[-1]))
     if len(before) == len(after) == 2 and any(before != after):
         first, last = (f"{low:g} and {high:g}" for low, high in (before, after))
         yield _Verdict(f"Rewards are {first} in the first fifth of the steps and {last} in the last.", _RESCALED)
-    low, high = np.quantile(table.reward, _MOST)
+    low, high = np.quantile(table.reward, _BULK)
     far = (table.reward < low - _FAR * (high - low)) | (table.reward > high + _FAR * (high - low))
     if low < high and far.any():
         furthest = table.reward[far][np.argmax(np.abs(table.reward[far] - low))]
@@ -275,15 +276,16 @@ def _verdicts(
             f"where 98 % lie between {low:.3g} and {high:.3g}: beside such a one the others of its group are alike.",
             "Look at what made it, and bound the reward.",
         )
-    if not course.falls and (gap := gap_sentence(np.unique(table.step).tolist())):
+    if not trend.falls and (gap := gap_sentence(np.unique(table.step).tolist())):
         yield _Verdict(gap, "Look for the rollouts of these steps before judging by the others.")
-    if course.falls or course.is_flat or course.stalls:
-        advice = FALLEN_ADVICE if course.falls else FLAT_ADVICE
-        of_others = _DROPPED if drops else _PERHAPS_HARDER
-        yield _Verdict("", of_others if course.of_other_prompts else advice)
+    if trend.falls or trend.is_flat or trend.stalls:
+        advice = FALLEN_ADVICE if trend.falls else FLAT_ADVICE
+        if trend.of_other_prompts:
+            advice = _DROPPED if drops else _PERHAPS_HARDER
+        yield _Verdict("", advice)
 
 
-_MOST, _FAR = (0.01, 0.99), 100.0  # shares of the rollouts, and ranges between: a rare success beside a bonus is nearer
+_BULK, _FAR = (0.01, 0.99), 100.0  # shares of the rollouts, and ranges between: a rare success beside a bonus is nearer
 _RESCALED = "Look at what changed the reward between, and judge each part by itself."
 _HACKED = "Read completions of late steps that score high: another reward pays for what loses this one."
 _FORGOTTEN = "Sample the prompts that fall more often, or learn more slowly: what others gain seems to cost them."

@@ -114,9 +114,9 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     behind = 1 + sum(map(bool, leading))  # the trend is that of the share of dead groups
     findings[behind:behind] = _trend(report)
     moved = degeneracy.moved_sentence(report)
-    at = next((at for at, text in enumerate(findings) if moved and text.endswith(moved)), 0)
-    if at:  # of a share that moves its mean says little
-        findings[at - 1 : at + 1] = [" ".join(findings[at - 1 : at + 1])]
+    index = next((index for index, text in enumerate(findings) if moved and text.endswith(moved)), 0)
+    if index:  # of a share that moves its mean says little
+        findings[index - 1 : index + 1] = [" ".join(findings[index - 1 : index + 1])]
     names = (
         *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
         *("iid_prediction", "jensen_gap"),
@@ -143,7 +143,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         meaning=entry.meaning,
         next_step=advice,
         command=command,
-        charts=(_course(report.by_step),) if len(report.by_step) > 1 else (),
+        charts=(_dead_chart(report.by_step),) if len(report.by_step) > 1 else (),
         tables=(
             *tabulate(
                 f"The whole log: {report.num_groups:,} groups, intervals resample prompts",
@@ -169,7 +169,7 @@ def _trend(report: DegeneracyReport) -> Iterator[str]:
         yield from along_line("the share", change, (steps[0], steps[-1]), points, " points")
 
 
-def _course(steps: tuple[StepDegeneracy, ...]) -> Chart:
+def _dead_chart(steps: tuple[StepDegeneracy, ...]) -> Chart:
     kinds: tuple[SeriesKind, ...] = ("all_fail", "all_pass", "tied")
     shares = {kind: [getattr(row, f"frac_{kind}").value for row in steps] for kind in kinds}
     drawn: dict[tuple[str, SeriesKind | None], list[float | None]]
@@ -202,12 +202,12 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         only = f"There is one reward function, '{next(iter(table.rewards))}': it makes all of the advantage."
         return ReportSection(name="rewards", findings=(only,), severity="fine")
     functions = [function for function in report.by_reward if function.weight != 0]
-    odd = tuple(_odd_functions(report, functions, table))
-    is_odd = bool(odd) or not functions or (report.frac_reward_conflict.value or 0.0) >= _OFTEN
+    remarks = tuple(_function_remarks(report, functions, table))
+    is_odd = bool(remarks) or not functions or (report.frac_reward_conflict.value or 0.0) >= _OFTEN
     severity: Severity = "look" if report.is_in_conflict or is_odd else "fine"
     if report.is_in_conflict and report.frac_reward_conflict.ends[0] > _HALF:
         severity = "problem"
-    sentences, shares = [sentence for sentence, _ in odd], _findings(report)
+    sentences, shares = [sentence for sentence, _ in remarks], _findings(report)
     steps = np.unique(table.step).tolist()
     means: dict[str, list[float | None]] = {}
     for name in [function.name for function in functions]:
@@ -224,7 +224,7 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         findings=(*shares, *sentences) if report.is_in_conflict else (*sentences, *shares),
         severity=severity,
         meaning=metric("by_reward.advantage_share").meaning,
-        next_step=odd[0][1] if odd and not report.is_in_conflict else _next_step(report, functions),
+        next_step=remarks[0][1] if remarks and not report.is_in_conflict else _next_step(report, functions),
         command=inputs.command("degeneracy", "--show", "rewards"),
         charts=lines_over(steps, "Mean of each reward function", means, y_label="mean reward"),
         tables=(
@@ -238,7 +238,7 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
-def _odd_functions(
+def _function_remarks(
     report: DegeneracyReport, functions: list[RewardFunction], table: RewardTable
 ) -> Iterator[tuple[str, str]]:
     if silent := report.silent_functions:
@@ -297,7 +297,7 @@ def coverage_section(inputs: ReportInputs) -> ReportSection:
 def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) -> ReportSection:
     """The same for an existing estimate; only the samples themselves show which problems were lost."""
     comparison, lost = report.comparison, _lost(samples)
-    of_problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
     tables = tabulate(
         f"pass@k = {metric('pass_at_k').formula}; pass^k = {metric('pass_hat_k').formula}",
         (
@@ -311,22 +311,24 @@ def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) ->
     if comparison is not None:
         tables += tabulate(f"{comparison.second} minus {comparison.first}, paired by prompt", _PAIRED, comparison.rows)
     if comparison is not None and samples:
-        of_problems = (
+        problems = (
             f"Of {comparison.num_prompts} prompts the samples of {comparison.first} alone solved {len(lost)}, those of "
             f"{comparison.second} alone {comparison.solved.second_only}.",
         )
     if lost:
         shown = f", the first {MAX_PROBLEMS}" if len(lost) > MAX_PROBLEMS else ""
-        which = f"Problems of which {samples[0].name} has a correct sample and {samples[1].name} none"
-        caption = f"{which} ({len(lost)}{shown}), also by chance where few were correct; correct samples in each"
         titles = ("problem", samples[0].name, samples[1].name)
+        caption = (
+            f"Problems of which {titles[1]} has a correct sample and {titles[2]} none ({len(lost)}{shown}), also by "
+            "chance where few were correct; correct samples in each"
+        )
         tables += table_of_cells(caption, [(title, "text") for title in titles], lost[:MAX_PROBLEMS])
     severity, advice = _verdict(comparison)
     budgets = tuple(sorted({row.k for table in report.tables for row in table.rows}))
     curves = [(table.name, {row.k: row.pass_at_k.value for row in table.rows}) for table in report.tables]
     return ReportSection(
         name="coverage",
-        findings=(*report.findings, *of_problems),
+        findings=(*report.findings, *problems),
         severity=severity,
         meaning=metric("pass_at_k").meaning,
         next_step=advice,
@@ -350,8 +352,8 @@ def _lost(samples: tuple[Samples, ...]) -> list[tuple[str, str, str]]:
     if len(samples) < 2:
         return []
     before, after = (
-        dict(zip(of.prompts, zip(of.num_correct.tolist(), of.num_samples.tolist(), strict=True), strict=True))
-        for of in samples[:2]
+        dict(zip(file.prompts, zip(file.num_correct.tolist(), file.num_samples.tolist(), strict=True), strict=True))
+        for file in samples[:2]
     )
     return [
         (prompt, f"{correct}/{number}", f"0/{after[prompt][1]}")

@@ -120,18 +120,18 @@ def _joined(rollouts: Sequence[RolloutTokens], name: str) -> Array:
 
 
 def _entropy(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
-    where = f"{counted(len(_joined(rollouts, 'norms')), 'token')} of {counted(len(rollouts), 'rollout')}"
+    counts = f"{counted(len(_joined(rollouts, 'norms')), 'token')} of {counted(len(rollouts), 'rollout')}"
     if correlation.value is None:
-        return f"Over {where}, entropy says nothing about the gradient: {correlation.undefined}."
+        return f"Over {counts}, entropy says nothing about the gradient: {correlation.undefined}."
     text = f"Within rollouts, a token's gradient norm and the policy's entropy correlate at {correlation.value:+.2f}"
     if correlation.interval is None:
-        return f"{text} ({where})."
+        return f"{text} ({counts})."
     conclusion = {
         1: "tokens at which the policy was undecided pull hardest",
         -1: "tokens at which the policy was sure pull hardest",
         0: "no direction is certain",
     }[correlation.side_of_zero]
-    return f"{text}{interval(correlation, '+.2f')} by rank, over {where}: {conclusion}."
+    return f"{text}{interval(correlation, '+.2f')} by rank, over {counts}: {conclusion}."
 
 
 def _kinds(rollouts: Sequence[RolloutTokens]) -> dict[TokenCell, tuple[int, float]]:
@@ -140,8 +140,8 @@ def _kinds(rollouts: Sequence[RolloutTokens]) -> dict[TokenCell, tuple[int, floa
     weights, logprobs, entropies, norms = (_joined(rollouts, name) for name in names)
     cells, total = token_cells(-weights, logprobs, entropies), float(np.sum(norms**2)) or 1.0
     masks = {kind: [mask for cell, mask in cells.items() if kind.holds(cell)] for kind in _KINDS}
-    of_kind = {kind: np.any(parts, axis=0) for kind, parts in masks.items() if parts}
-    return {kind: (int(mask.sum()), float(np.sum(norms[mask] ** 2)) / total) for kind, mask in of_kind.items()}
+    mask_of = {kind: np.any(parts, axis=0) for kind, parts in masks.items() if parts}
+    return {kind: (int(mask.sum()), float(np.sum(norms[mask] ** 2)) / total) for kind, mask in mask_of.items()}
 
 
 def _energy(kinds: Mapping[TokenCell, tuple[int, float]], num_tokens: int) -> tuple[str, ...]:
@@ -219,7 +219,7 @@ def _by_entropy(norms: Array, entropies: Array, quarters: NDArray[np.int64]) -> 
 def _quarters(rollouts: Sequence[RolloutTokens]) -> NDArray[np.int64]:
     """In which quarter of its rollout's tokens each one is, from 0 for the most certain."""
     entropies = [rollout.entropies[rollout.is_seen] for rollout in rollouts]
-    ranks = [np.argsort(np.argsort(each, kind="stable"), kind="stable") for each in entropies]
+    ranks = [np.argsort(np.argsort(values, kind="stable"), kind="stable") for values in entropies]
     return np.concatenate([rank * len(_QUARTERS) // max(len(rank), 1) for rank in ranks])
 
 
@@ -230,7 +230,7 @@ def _largest(rollouts: Sequence[RolloutTokens]) -> tuple[ReportTable, ...]:
     tokens.sort(key=lambda pair: -pair[0].norms[pair[1]])
     largest = tokens[:_NUM_LARGEST]
 
-    def of(name: str) -> Callable[[tuple[RolloutTokens, int]], float]:
+    def value_of(name: str) -> Callable[[tuple[RolloutTokens, int]], float]:
         return lambda pair: float(getattr(pair[0], name)[pair[1]])
 
     return tabulate(
@@ -240,10 +240,10 @@ def _largest(rollouts: Sequence[RolloutTokens]) -> tuple[ReportTable, ...]:
             Column("rollout", lambda pair: f"{pair[0].group_id} #{pair[0].sample}"),
             Column("token", lambda pair: int(pair[1]) + 1, "count"),
             Column("text", lambda pair: visible(pair[0].texts[pair[1]])),
-            Column("made", lambda pair: "more likely" if of("weights")(pair) < 0 else "less likely"),
-            Column("norm", of("norms"), "norm"),
-            Column("entropy", of("entropies"), "rank"),
-            Column("share", lambda pair: None if pair[0].shares is None else of("shares")(pair), "gap"),
+            Column("made", lambda pair: "more likely" if value_of("weights")(pair) < 0 else "less likely"),
+            Column("norm", value_of("norms"), "norm"),
+            Column("entropy", value_of("entropies"), "rank"),
+            Column("share", lambda pair: None if pair[0].shares is None else value_of("shares")(pair), "gap"),
         ),
         largest,
     )

@@ -97,14 +97,14 @@ def test_zeros_in_place_of_log_probabilities_are_a_reason() -> None:
 
 def test_what_was_logged_goes_first_and_what_was_recomputed_follows() -> None:
     run = run_of(tokens_of(scored([-1.0, -2.0], [-1.1, -2.0]), step=0))
-    alone = agreement_section(inputs_of(run))
+    logged = agreement_section(inputs_of(run))
     section = agreement_section(inputs_of(run, grams=[recomputed((-1.0, -2.3))]))
-    assert alone.findings[0].startswith("Over 2 tokens of 1 sequence the logged log-probabilities")
-    apart = agreement_section(inputs_of(run_of(tokens_of(scored([-1.0, -2.0], [-2.0, -3.0])))))
-    assert apart.findings[1].startswith("The ratio is outside [0.8, 1.2] at 100 %")
-    assert section.findings[: len(alone.findings)] == alone.findings
-    assert section.findings[len(alone.findings)].startswith("Over 1 recomputed steps")
-    assert len(section.tables) == len(alone.tables) + 1
+    assert logged.findings[0].startswith("Over 2 tokens of 1 sequence the logged log-probabilities")
+    distant = agreement_section(inputs_of(run_of(tokens_of(scored([-1.0, -2.0], [-2.0, -3.0])))))
+    assert distant.findings[1].startswith("The ratio is outside [0.8, 1.2] at 100 %")
+    assert section.findings[: len(logged.findings)] == logged.findings
+    assert section.findings[len(logged.findings)].startswith("Over 1 recomputed steps")
+    assert len(section.tables) == len(logged.tables) + 1
 
 
 def test_what_the_trainer_logged_of_it_stands_in() -> None:
@@ -215,8 +215,8 @@ def test_steps_that_match_need_nothing_and_the_others_a_checkpoint() -> None:
     assert section.findings[0] == "Replay: match at 1 of 1 step."
     assert section.next_step.startswith("Nothing to do")
     assert section.severity == "fine"
-    without = replace(REPORT, verdict="cannot", findings=("grad_norm could not be recomputed.", "Rewards agree."))
-    assert replay_section(inputs_of(RUN, replay=without)).findings == (" ".join(without.findings),)
+    unknown = replace(REPORT, verdict="cannot", findings=("grad_norm could not be recomputed.", "Rewards agree."))
+    assert replay_section(inputs_of(RUN, replay=unknown)).findings == (" ".join(unknown.findings),)
     report = replace(REPORT, verdict="match", headline="match at 3 of 19 steps; 16 cannot")
     section = replay_section(inputs_of(RUN, replay=report))
     assert section.next_step == "Save a checkpoint before each step that matters."
@@ -276,9 +276,9 @@ def orthogonal(run: Run) -> Any:
     )
 
 
-def inputs_with_grams(**more: Any) -> ReportInputs:
+def inputs_with_grams(**fields: Any) -> ReportInputs:
     run = run_with_weights()
-    return inputs_of(run, grams=[orthogonal(run)], **{"degeneracy": degeneracy_of_run(run), **more})
+    return inputs_of(run, grams=[orthogonal(run)], **{"degeneracy": degeneracy_of_run(run), **fields})
 
 
 def rows_of(section: ReportSection) -> dict[str, tuple[Cell, ...]]:
@@ -346,8 +346,8 @@ def test_held_out_samples_are_those_of_the_report_before_and_after() -> None:
 
 @pytest.mark.parametrize("path", ["made-up/heldout/before.jsonl", "made-up"])
 def test_samples_of_the_run_itself_need_no_option(path: str) -> None:
-    own = samples(path, {"p": [1.0, 0.0]})
-    assert claims_section(inputs_with_grams(samples=(own,))).command == "gradscope claims made-up"
+    heldout = samples(path, {"p": [1.0, 0.0]})
+    assert claims_section(inputs_with_grams(samples=(heldout,))).command == "gradscope claims made-up"
 
 
 def row_of(verdict: Any, settle: str) -> ClaimRow:

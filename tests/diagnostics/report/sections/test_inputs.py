@@ -84,8 +84,8 @@ def test_the_part_of_those_that_were_cut_off(advantages: tuple[float | None, ...
     for status, advantage in zip(("completed", "truncated", "unknown"), advantages, strict=True):
         lengths.add_step([with_fields(group_of([1]), status=status, advantage=advantage)])
     joined.join(lengths)
-    for each in (lengths, joined):
-        assert (each.num_judged, each.num_cut, each.frac_advantage_cut) == (2, 1, share)
+    for total in (lengths, joined):
+        assert (total.num_judged, total.num_cut, total.frac_advantage_cut) == (2, 1, share)
 
 
 @pytest.mark.parametrize("num_first", [0, 1, 3])
@@ -93,8 +93,8 @@ def test_repeats_are_those_of_a_group_whose_rewards_are_all_known(num_first: int
     texts = (("a", "a", "b", ""), ("a", "a", "a", "b"), ("a", "a", "", ""))
     rewards = ((1.0, 0.0, 1.0, 0.0), (1.0, 1.0, 1.0, 0.0), (1.0, None, 0.0, 1.0))
     groups = [
-        with_fields(group_of(of_group, prompt=str(at)), completion=list(texts[at]))
-        for at, of_group in enumerate(rewards)
+        with_fields(group_of(group_rewards, prompt=str(index)), completion=list(texts[index]))
+        for index, group_rewards in enumerate(rewards)
     ]
     first, rest = Lengths(), Lengths()
     for lengths, part in ((first, groups[:num_first]), (rest, groups[num_first:])):
@@ -132,7 +132,7 @@ def test_rewards_that_differ_where_the_main_reward_ties_are_side_rewards() -> No
         ([0.0, 1.0], "mixed"),
         ([None, None], "mixed"),
     ):
-        assert kind_of(with_fields(group, rewards=[{"accuracy": one} for one in named]), 1.0, "accuracy") == kind
+        assert kind_of(with_fields(group, rewards=[{"accuracy": reward} for reward in named]), 1.0, "accuracy") == kind
     assert kind_of(group, 1.0, "absent") == "mixed"
     assert kind_of(group_of([0.5, 0.5]), None) == "tied"  # without a threshold
     assert kind_of(group_of([1]), 1.0) == "tied"

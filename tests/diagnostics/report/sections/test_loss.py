@@ -153,8 +153,8 @@ def test_without_token_ids_rollouts_are_counted_and_with_them_all_sequences() ->
     assert "of the rollouts that the loss averages over" in section.findings[0]
     assert section.charts == ()
     before = Tokens(prompt_ids=(5,), completion_ids=(7,) * 20, mask=(True,) * 20)
-    several = with_fields(LIVE, earlier=(before,))
-    section = section_of(run_of(DEAD, several, settings={"loss_type": "dapo", "beta": 0}))
+    multi_turn = with_fields(LIVE, earlier=(before,))
+    section = section_of(run_of(DEAD, multi_turn, settings={"loss_type": "dapo", "beta": 0}))
     assert section.tables[0].rows == ((1, 0.5),)
 
 

@@ -148,17 +148,17 @@ def test_a_main_reward_that_falls_while_the_sum_rises_is_a_problem_and_ranks_are
             for prompt in range(12):
                 right = [float(n < 8 * (0.5 + correct * step / steps)) for n in range(8)]
                 style = [judge * step / steps + 0.01 * n for n in range(8)]
-                total = [own + other for own, other in zip(right, style, strict=True)]
+                total = [grade + other for grade, other in zip(right, style, strict=True)]
                 functions = {"correct": right, "style": style}
                 groups.append(group_of(total, step=step, prompt=str(prompt), functions=functions))
         run = run_of(*groups)
         return reward_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
 
-    beside = section(0.0, 2.0)
-    assert beside.findings[0] == "'correct' hardly rises while the mean reward rises: 0.5 to 0.5 to 0.5."
-    assert (beside.severity, beside.next_step[:26]) == ("look", "Look at the learning rate,")
-    both = section(-0.5, -1.0)
-    assert (both.findings[0][:17], both.severity) == ("'correct' falls: ", "look")
+    flat = section(0.0, 2.0)
+    assert flat.findings[0] == "'correct' hardly rises while the mean reward rises: 0.5 to 0.5 to 0.5."
+    assert (flat.severity, flat.next_step[:26]) == ("look", "Look at the learning rate,")
+    falling = section(-0.5, -1.0)
+    assert (falling.findings[0][:17], falling.severity) == ("'correct' falls: ", "look")
     fallen = section(-0.5, 2.0)
     assert fallen.findings[0].startswith("'correct' falls while the mean reward rises: 0.5")
     assert (fallen.severity, section(0.4, 2.0).severity) == ("problem", "fine")
@@ -219,7 +219,7 @@ def test_a_held_out_score_beside_the_rollouts_that_falls_while_their_reward_rise
 def test_a_course_of_few_steps_or_of_one_prompt_is_not_judged() -> None:
     few = reward_section(inputs_of(run_of(*(group_of([0, 1], step=step) for step in range(9)))))
     assert few.missing == "A course needs 10 steps, there are 9."
-    alone = [group_of([0, step > 7], step=step, prompt="one") for step in range(10)]
-    assert reward_section(inputs_of(run_of(*alone))).severity == "unknown"
+    one_prompt = [group_of([0, step > 7], step=step, prompt="one") for step in range(10)]
+    assert reward_section(inputs_of(run_of(*one_prompt))).severity == "unknown"
     solved = [group_of([step < 8] * 2, step=step, prompt=f"p{n}") for step in range(10) for n in range(12)]
     assert reward_section(inputs_of(run_of(*solved))).severity == "look"  # every prompt by as much

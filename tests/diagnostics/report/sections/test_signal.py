@@ -193,15 +193,15 @@ def test_means_are_drawn_over_several_steps() -> None:
 
 
 def test_a_judge_that_fails_for_some_rollouts_of_a_group_is_told() -> None:
-    def told(num_failed: int) -> str:
+    def headline(num_failed: int) -> str:
         groups = [
             group_of([2.0, 1.0], prompt=f"p{n}", functions={"acc": [1, 0], "judge": [1, None if n < num_failed else 1]})
             for n in range(20)
         ]
         return section_of(*groups).headline
 
-    assert told(2) == "'judge' is missing for some rollouts of 2 of 20 groups, and not for others."
-    assert told(1).endswith("'judge' is missing in some groups.")
+    assert headline(2) == "'judge' is missing for some rollouts of 2 of 20 groups, and not for others."
+    assert headline(1).endswith("'judge' is missing in some groups.")
 
 
 def test_a_conflict_of_a_main_reward_that_is_missing_somewhere_is_said_without_its_share() -> None:
@@ -269,8 +269,8 @@ def samples(name: str, *correct: int) -> Samples:
 
 
 def test_problems_that_only_the_first_solve_are_listed_and_many_are_cut() -> None:
-    both = (samples("before", 0, 1, 4, 2), samples("after", 4, 0, 4, 0))
-    section = coverage_section(inputs_of(RUN, passk=REPORT, samples=both))
+    files = (samples("before", 0, 1, 4, 2), samples("after", 4, 0, 4, 0))
+    section = coverage_section(inputs_of(RUN, passk=REPORT, samples=files))
     assert section.tables[-1].rows == (("p1", "1/4", "0/4"), ("p3", "2/4", "0/4"))
     assert section.tables[-1].caption == (
         "Problems of which before has a correct sample and after none (2), also by chance where few were correct; "
@@ -279,8 +279,8 @@ def test_problems_that_only_the_first_solve_are_listed_and_many_are_cut() -> Non
     assert section.findings[-1].startswith("Of 64 prompts the samples of before.jsonl alone solved 2, those of ")
     assert section.findings[-1].endswith(" alone 12.")
     number = MAX_PROBLEMS + 5
-    both = (samples("before", *[1] * number), samples("after", *[0] * number))
-    table = coverage_section(inputs_of(RUN, passk=REPORT, samples=both)).tables[-1]
+    files = (samples("before", *[1] * number), samples("after", *[0] * number))
+    table = coverage_section(inputs_of(RUN, passk=REPORT, samples=files)).tables[-1]
     assert len(table.rows) == MAX_PROBLEMS
     assert f"({number}, the first {MAX_PROBLEMS})," in table.caption
 
@@ -290,12 +290,12 @@ def test_a_certain_loss_is_advised_on() -> None:
     assert uncertain.findings == REPORT.findings
     assert uncertain.next_step.startswith("No loss of coverage is certain")
     *rows, last = REPORT.comparison.rows
-    for low, severity, none in ((-0.04, "fine", "0.05 is excluded;"), (-0.5, "unknown", "0.05 is possible;")):
+    for low, severity, conclusion in ((-0.04, "fine", "0.05 is excluded;"), (-0.5, "unknown", "0.05 is possible;")):
         open_one = replace(last, difference=Estimate(value=-0.02, low=low, high=0.3))
         report = replace(REPORT, comparison=replace(REPORT.comparison, rows=(*rows, open_one)))
         section = coverage_section(inputs_of(RUN, passk=report))
         assert section.severity == severity
-        assert none in section.next_step
+        assert conclusion in section.next_step
     lost = replace(last, difference=Estimate(value=-0.2, low=-0.3, high=-0.1))
     report = replace(REPORT, comparison=replace(REPORT.comparison, rows=(*rows, lost)))
     assert coverage_section(inputs_of(RUN, passk=report)).next_step.startswith("Coverage fell at the largest k")

@@ -137,6 +137,6 @@ def test_turns_and_later_changes_of_tokens_are_listed() -> None:
     inputs = inputs_of(run_of(group_of([1, 0])), grams=[gram_of([[1.0]], ["0/p"], step=7)], tokens=RISING, parts=parts)
     section = tokens_section(inputs)
     assert section.findings[-2:] == (*turn_findings([turn(1), last]), *logprob_change_findings([logprob_change(6)]))
-    (table,) = [one for one in section.tables if one.caption.startswith("Each turn")]
+    (table,) = [table for table in section.tables if table.caption.startswith("Each turn")]
     assert [row[:3] for row in table.rows] == [(41, "1", turn(1).num_rollouts), (41, "8 and later", last.num_rollouts)]
     assert table.rows[0][3:] == (turn(1).frac_tokens, turn(1).gradient_share, turn(1).cosine)

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.report.metrics_alone import dead_severity
-from gradscope.diagnostics.report.sections import agreement, courses, loss, signal
-from gradscope.diagnostics.report.sections.courses import length_section
+from gradscope.diagnostics.report.sections import agreement, loss, policy, signal
 from gradscope.diagnostics.report.sections.gradient import contributions_section
 from gradscope.diagnostics.report.sections.loss import loss_scale_section
+from gradscope.diagnostics.report.sections.policy import length_section
 from gradscope.diagnostics.report.sections.signal import rewards_section
 from gradscope.estimate import Estimate
 from gradscope.results import logged as results
@@ -21,7 +21,7 @@ from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 from tests.render.examples import degeneracy_report, passk_report, run_report
 
-NONE = Estimate.undefined_because("there is none")
+UNDEFINED = Estimate.undefined_because("there is none")
 
 
 def between(low: float, value: float, high: float) -> Estimate:
@@ -42,13 +42,13 @@ def ended(cut: Estimate, seconds: Estimate, slowest: Estimate, at_end: float = 0
     numbers = results.GenerationNumbers(step=None, frac_truncated=cut, seconds=seconds, slowest_over_mean=slowest)
     steps = [replace(numbers, step=step, frac_truncated=SURE(at_end * (step > 8))) for step in range(1, 11)]
     generation = results.Generation(overall=numbers, by_step=tuple(steps) if at_end else (numbers,))
-    return courses.generation_section(replace(UNREAD, logged=results.LoggedPolicy(generation=generation))).severity
+    return policy.generation_section(replace(UNREAD, logged=results.LoggedPolicy(generation=generation))).severity
 
 
 def entropy(mean: Estimate, trend: Estimate) -> str:
     numbers = results.EntropyNumbers(step=1, mean=mean)
     logged = results.LoggedPolicy(entropy=results.PolicyEntropy(overall=numbers, by_step=(numbers,), trend=trend))
-    return courses.entropy_section(replace(UNREAD, logged=logged)).severity
+    return policy.entropy_section(replace(UNREAD, logged=logged)).severity
 
 
 def ending(difference: Estimate) -> PassAtKComparison:
@@ -70,7 +70,7 @@ UNREAD = inputs_of(run_of(group_of([1, 0])))
         (dead_severity, [SURE(0.1), SURE(0.3)], "look"),
         (dead_severity, [SURE(0.1), between(0.45, 0.6, 0.8)], "look"),
         (dead_severity, [SURE(0.1), between(0.55, 0.6, 0.8)], "problem"),
-        (dead_severity, [NONE], "unknown"),
+        (dead_severity, [UNDEFINED], "unknown"),
         (loss._verdict, [Counter({"not finite": 1, "learning": 9}), (), UNREAD, ""], "problem"),
         (loss._verdict, [Counter({"suspect": 1, "learning": 9}), (), UNREAD, ""], "problem"),
         (loss._verdict, [Counter({"dead batch": 1, "learning": 9}), (), UNREAD, ""], "look"),
@@ -81,18 +81,18 @@ UNREAD = inputs_of(run_of(group_of([1, 0])))
         (agreement._verdict, [SAMPLER, sampled(SURE(0.02), 1.0)], "look"),
         (agreement._verdict, [SAMPLER, sampled(SURE(0.001), 0.2)], "look"),
         (agreement._verdict, [SAMPLER, sampled(SURE(0.001), 0.9)], "fine"),
-        (agreement._verdict, [SAMPLER, sampled(NONE, 1.0)], "unknown"),
+        (agreement._verdict, [SAMPLER, sampled(UNDEFINED, 1.0)], "unknown"),
         (agreement._verdict, [replace(SAMPLER, is_identical=True), sampled(SURE(0.02), 1.0)], "unknown"),
-        (entropy, [NONE, NONE], "problem"),
+        (entropy, [UNDEFINED, UNDEFINED], "problem"),
         (entropy, [SURE(1.0), between(-0.9, -0.7, -0.1)], "look"),
         (entropy, [SURE(1.0), between(-0.9, -0.6, -0.1)], "fine"),
         (entropy, [SURE(1.0), between(-0.9, -0.7, 0.1)], "fine"),
-        (ended, [NONE, NONE, NONE], "unknown"),
-        (ended, [NONE, NONE, SURE(4.0)], "unknown"),
-        (ended, [SURE(0.2), NONE, NONE], "look"),
-        (ended, [NONE, SURE(1.0), SURE(4.0)], "look"),
+        (ended, [UNDEFINED, UNDEFINED, UNDEFINED], "unknown"),
+        (ended, [UNDEFINED, UNDEFINED, SURE(4.0)], "unknown"),
+        (ended, [SURE(0.2), UNDEFINED, UNDEFINED], "look"),
+        (ended, [UNDEFINED, SURE(1.0), SURE(4.0)], "look"),
         (ended, [SURE(0.05), SURE(1.0), SURE(2.0)], "fine"),
-        (ended, [SURE(0.05), NONE, NONE, 0.2], "look"),
+        (ended, [SURE(0.05), UNDEFINED, UNDEFINED, 0.2], "look"),
         (signal._verdict, [None], "unknown"),
         (signal._verdict, [ending(between(-0.3, -0.2, -0.1))], "problem"),
         (signal._verdict, [ending(between(-0.3, -0.2, 0.1))], "unknown"),
@@ -122,7 +122,7 @@ def test_lengths_that_are_rewarded(lengths: tuple[int, int], severity: str) -> N
 
 @pytest.mark.parametrize(("second", "severity"), [([1, 1], "look"), ([1, 0], "fine")])
 def test_a_reward_function_that_adds_nothing(second: list[float], severity: str) -> None:
-    total = [one + other for one, other in zip([1, 0], second, strict=True)]
+    total = [reward + other for reward, other in zip([1, 0], second, strict=True)]
     run = run_of(group_of(total, functions={"a": [1, 0], "b": second}))
     assert rewards_section(inputs_of(run, degeneracy=degeneracy_of_run(run))).severity == severity
 

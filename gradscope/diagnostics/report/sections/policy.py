@@ -155,7 +155,7 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
-_MOST = 0.5  # truncated completions from which on the limit decides most of it
+_HALF = 0.5  # truncated completions from which on the limit decides most of it
 _MANY = 0.1  # truncated completions from which on the limit decides much of the reward
 _SLOW = 3.0  # times the mean that the slowest rollout of a step takes before waiting for it is most of the step
 
@@ -171,7 +171,7 @@ def generation_section(inputs: ReportInputs) -> ReportSection:
     severity: Severity = "fine" if overall.frac_truncated.is_defined or overall.seconds.is_defined else "unknown"
     advice = "Nothing to do."
     if (share := max(overall.frac_truncated.value or 0.0, at_end)) > _MANY:
-        severity = "problem" if share > _MOST else "look"
+        severity = "problem" if share > _HALF else "look"
         advice = "Raise the length limit, or mask truncated completions, and see whether the reward follows."
     elif (overall.slowest_over_mean.value or 0.0) > _SLOW:
         severity = "look" if severity == "fine" else severity
@@ -226,11 +226,11 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     columns, has_text = (lengths.values, lengths.rewards, lengths.groups, lengths.prompts), lengths.values > 0
     correlation = correlation_within(*(column if has_text.all() else column[has_text] for column in columns))
     # the difference of both lines has the sign of the step's covariance
-    unique_steps, of_step = np.unique(lengths.steps, return_inverse=True)
-    mean_lengths, steps = np.bincount(of_step, lengths.values) / np.bincount(of_step), unique_steps.tolist()
+    unique_steps, step_index = np.unique(lengths.steps, return_inverse=True)
+    mean_lengths, steps = np.bincount(step_index, lengths.values) / np.bincount(step_index), unique_steps.tolist()
     change = level_change(dict(zip(steps, mean_lengths.tolist(), strict=True)))
     direction = correlation.side_of_zero * (correlation.is_defined and min(map(abs, correlation.ends)) >= _SMALL)
-    apart, rewards = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
+    deviations, rewards = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
     weights = {"reward above": np.clip(rewards, 0, None), "reward below": np.clip(-rewards, 0, None)}
     num_texts, num_empty = inputs.lengths.num_texts, inputs.lengths.num_empty
     frac_empty = num_empty / (num_texts + num_empty) if num_texts else 0.0
@@ -259,10 +259,10 @@ def length_section(inputs: ReportInputs) -> ReportSection:
         charts=lines_over(
             steps,
             f"{lengths.unit.capitalize()} minus the group's mean, weighed by the reward's distance",
-            {name: _mean_by_step(of_step, apart, part) for name, part in weights.items()},
+            {name: _mean_by_step(step_index, deviations, part) for name, part in weights.items()},
             y_label=f"{lengths.unit} beside the group's mean",
         ),
-        tables=_quarters(lengths, apart, rewards, inputs),
+        tables=_quarters(lengths, deviations, rewards, inputs),
     )
 
 
@@ -306,25 +306,25 @@ def _mean(lengths: RunLengths) -> str:
     return f"Completions have {first:.1f} {lengths.unit} on average{ends}."
 
 
-def _mean_by_step(of_step: NDArray[np.int64], apart: Array, weights: Array) -> list[float | None]:
-    sums, totals = (np.bincount(of_step, values).tolist() for values in (apart * weights, weights))
+def _mean_by_step(step_index: NDArray[np.int64], values: Array, weights: Array) -> list[float | None]:
+    sums, totals = (np.bincount(step_index, column).tolist() for column in (values * weights, weights))
     return [part / total if total > 0 else None for part, total in zip(sums, totals, strict=True)]
 
 
-def _quarters(lengths: RunLengths, apart: Array, above: Array, inputs: ReportInputs) -> tuple[ReportTable, ...]:
+def _quarters(lengths: RunLengths, deviations: Array, above: Array, inputs: ReportInputs) -> tuple[ReportTable, ...]:
     """Rollouts by their length relative to that of their group, in four equal parts."""
     shares = {
         (group_id, sample): float(share) / len(inputs.live)
         for gram, matrix in inputs.live
         for group_id, sample, share in zip(gram.group_ids, gram.samples, projection_shares(matrix), strict=True)
     }
-    order = np.argsort(apart, kind="stable")
+    order = np.argsort(deviations, kind="stable")
     rows: list[tuple[Cell, ...]] = []
     names = ("shortest quarter", "second", "third", "longest quarter")
     for name, part in zip(names, np.array_split(order, 4), strict=True):
         if not len(part):
             continue
-        ends = f"{apart[part].min():+.1f} to {apart[part].max():+.1f}"
+        ends = f"{deviations[part].min():+.1f} to {deviations[part].max():+.1f}"
         mean = round(float(above[part].mean()), 12) + 0.0  # what is left of equal numbers is no -6e-18
         rollouts = zip(lengths.groups[part].tolist(), lengths.samples[part].tolist(), strict=True)
         share = sum(shares.get((lengths.names[group], sample), 0.0) for group, sample in rollouts)
