@@ -8,16 +8,7 @@ from statistics import fmean
 from msgspec import Struct
 
 from gradscope.estimate import Estimate
-from gradscope.findings.degeneracy_parts import (
-    balance_sentence,
-    conflict_advice,
-    conflict_findings,
-    dead_environments,
-    environment_sentence,
-    environments_finding,
-    reward_findings,
-    silent_sentence,
-)
+from gradscope.findings import degeneracy_parts
 from gradscope.findings.logged import TO_TRY, cut_off_advice, disagreement, gap_sentence
 from gradscope.metrics.outcomes.groups import FAINT_REWARDS
 from gradscope.metrics.uncertainty.intervals import difference_of, wilson_interval
@@ -137,10 +128,10 @@ class LoggedGroups(Struct, frozen=True, kw_only=True):
 
 def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
     """The first sentences of a report: the share, the target, what does not fit, what it costs, what to try."""
-    conflict = conflict_findings(report.reward_conflict)
+    conflict = degeneracy_parts.conflict_findings(report.reward_conflict)
     leads = conflict and report.is_in_conflict
     moved = " ".join(filter(None, (sudden_sentence(report), moved_sentence(report))))
-    environments = environment_sentence(report)
+    environments = degeneracy_parts.environment_sentence(report)
     leading = moved or environments
     advice = "" if log.resampled or leads else _advice(report, log)  # a conflict has its own
     counts = {"with a single rollout": log.num_singletons, "with a missing reward": log.num_incomplete}
@@ -167,8 +158,8 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         if report.frac_of_one_prompt
         else "",
         *((moved, advice) if leading else ()),
-        silent_sentence(report.silent_functions),
-        balance_sentence(report),
+        degeneracy_parts.silent_sentence(report.silent_functions),
+        degeneracy_parts.balance_sentence(report),
         *(() if leads else conflict),
         target_finding(report),
         *_filtered(report, log),
@@ -192,9 +183,9 @@ def degeneracy_findings(
         "" if log.resampled else remedy_finding(report, doubled),
         *(() if is_undefined else (_gap(report),)),
         policy_finding(report),
-        environments_finding(report),
+        degeneracy_parts.environments_finding(report),
         dispersion_finding(report),
-        *reward_findings(report),
+        *degeneracy_parts.reward_findings(report),
         *((_gap(report),) if is_undefined else ()),
         disagreement(report.course, log.num_levels)[1],
     ]
@@ -356,7 +347,7 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     """The remedy for most dead groups, by their kind, or by their prompts where only the main reward has kinds."""
     dead = report.frac_reward_zero_std.value
     if report.reward_conflict and (report.is_in_conflict or not dead):
-        return conflict_advice(report.reward_conflict)
+        return degeneracy_parts.conflict_advice(report.reward_conflict)
     if report.source.broken_rewards:
         return "Look at what the reward function makes of these completions."
     if report.source.broken_advantages:
@@ -379,7 +370,7 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         return "Look at the sampler (temperature, seeds) and at the entropy: copies of a completion teach nothing."
     kinds, ends = _too_hard_and_too_easy(report), _ends(report) if report.frac_all_fail.is_defined else None
     dying, failing, passing = (last - first for first, last in ends.values()) if ends else (0.0, 0.0, 0.0)
-    for environment in dead_environments(report)[:1]:
+    for environment in degeneracy_parts.dead_environments(report)[:1]:
         if (environment.pass_rate.value or 0.0) > 0.5:
             return f"Sample '{environment.environment}' less often, or give it harder prompts."
         return f"Look at the verifier and the prompts of '{environment.environment}' before those of others."

@@ -2,13 +2,7 @@ from msgspec.structs import replace
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.estimate import Estimate
-from gradscope.findings.degeneracy_parts import (
-    balance_sentence,
-    conflict_findings,
-    conflicts_of_runs,
-    reward_findings,
-    silent_sentence,
-)
+from gradscope.findings import degeneracy_parts
 from gradscope.results import degeneracy as results
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.render.examples import HOSTILE, degeneracy_report
@@ -18,7 +12,7 @@ NOTHING = Estimate.undefined_because("nothing is known")
 
 
 def test_reward_functions_are_ranked_by_what_they_tie() -> None:
-    functions, origin, rescuable = reward_findings(REPORT)
+    functions, origin, rescuable = degeneracy_parts.reward_findings(REPORT)
     assert functions == (
         "By reward function: 'format' is tied in 20.0 % of groups and makes 82.0 % of the squared advantage; "
         f"'{HOSTILE}' is tied in 90.0 % of groups and makes 18.0 % of the squared advantage."
@@ -30,32 +24,35 @@ def test_reward_functions_are_ranked_by_what_they_tie() -> None:
     )
     raw = tuple(replace(row, advantage_share=NOTHING) for row in REPORT.by_reward)
     unshared = tuple(replace(row, difference_share=NOTHING) for row in raw)
-    single = reward_findings(replace(REPORT, by_reward=unshared, reward_conflict=None))[1]
+    single = degeneracy_parts.reward_findings(replace(REPORT, by_reward=unshared, reward_conflict=None))[1]
     assert single == f"Alone in telling rollouts of a group apart: '{HOSTILE}' in 3, 'format' in 70 groups."
-    assert "makes 18.0 % of the squared reward differences; " in reward_findings(replace(REPORT, by_reward=raw))[0]
+    assert (
+        "makes 18.0 % of the squared reward differences; "
+        in degeneracy_parts.reward_findings(replace(REPORT, by_reward=raw))[0]
+    )
     shares = zip(raw, (-7.0, 8.0), strict=True)
     opposed = tuple(replace(row, advantage_share=Estimate.exact(share)) for row, share in shares)
     words = " -700.0 % of the squared advantage (a negative share undoes what the others make)."
-    assert reward_findings(replace(REPORT, by_reward=opposed))[0].endswith(words)
-    assert reward_findings(replace(REPORT, by_reward=())) == ()
+    assert degeneracy_parts.reward_findings(replace(REPORT, by_reward=opposed))[0].endswith(words)
+    assert degeneracy_parts.reward_findings(replace(REPORT, by_reward=())) == ()
 
 
 def test_a_conflict_says_who_decides_and_what_to_do() -> None:
     conflict = REPORT.reward_conflict
     assert conflict is not None
-    assert conflict_findings(conflict) == (
+    assert degeneracy_parts.conflict_findings(conflict) == (
         f"'{HOSTILE}' alone decides 20.0 % [15.0 %, 25.0 %] of the groups: 'correct' is tied in these 40, which hold "
         "30.0 % of all squared advantages.",
         'Try scale_rewards="none": these groups then have 0.4 % of all squared advantages. Or give '
         f"'{HOSTILE}' no weight where 'correct' is tied.",
     )
     rest = replace(conflict, is_alone=False, advantage_share=NOTHING, remedy="")
-    assert conflict_findings(rest) == (
+    assert degeneracy_parts.conflict_findings(rest) == (
         f"Side rewards decide 20.0 % [15.0 %, 25.0 %] of the groups, most of all '{HOSTILE}': 'correct' is tied in "
         "these 40.",
         "Give side rewards no weight where 'correct' is tied.",
     )
-    assert conflict_findings(None) == ()
+    assert degeneracy_parts.conflict_findings(None) == ()
 
 
 def sides(name: str, dead: float, differs: float, *, conflict: bool) -> results.SideRewards:
@@ -69,7 +66,7 @@ def sides(name: str, dead: float, differs: float, *, conflict: bool) -> results.
 
 def test_fewer_dead_groups_by_side_rewards_alone_are_no_improvement() -> None:
     before, after = sides("a", 0.8, 0.2, conflict=False), sides("b", 0.0, 0.2, conflict=True)
-    (text,) = conflicts_of_runs((before, after))
+    (text,) = degeneracy_parts.conflicts_of_runs((before, after))
     words = "b has fewer groups without a gradient than a (0.0 % for 80.0 %), which shows no improvement"
     assert text.startswith(words)
     assert text.endswith("and 'correct' differs in 20.0 % [15.0 %, 25.0 %], in a in 20.0 % [15.0 %, 25.0 %].")
@@ -79,10 +76,10 @@ def test_fewer_dead_groups_by_side_rewards_alone_are_no_improvement() -> None:
         (replace(before, frac_main_differs=NOTHING), after),
         (sides("a", 0.8, 0.2, conflict=True), after),
     ):
-        assert not any("improvement" in text for text in conflicts_of_runs((first, second)))
-    (text,) = conflicts_of_runs((sides("a", 0.0, 0.2, conflict=True),))
+        assert not any("improvement" in text for text in degeneracy_parts.conflicts_of_runs((first, second)))
+    (text,) = degeneracy_parts.conflicts_of_runs((sides("a", 0.0, 0.2, conflict=True),))
     assert text.startswith(f"In a '{HOSTILE}' alone decides 20.0 %")
-    assert list(conflicts_of_runs((before,))) == []
+    assert list(degeneracy_parts.conflicts_of_runs((before,))) == []
 
 
 def in_environments(*shares: tuple[str, int, float]) -> str:
@@ -118,7 +115,7 @@ def balance_of(*functions: tuple[list[float], list[float]], weight: float = 1.0)
         weighted = [weight * reward for reward in side]
         total = [sum(pair) for pair in zip(correct, weighted, strict=True)]
         groups.append(group_of(total, prompt=f"p{index}", functions={"correct": correct, "side": weighted}))
-    return balance_sentence(degeneracy_of_run(run_of(*groups, settings={"scale_rewards": "none"})))
+    return degeneracy_parts.balance_sentence(degeneracy_of_run(run_of(*groups, settings={"scale_rewards": "none"})))
 
 
 def test_a_side_reward_that_makes_most_of_the_advantage_or_undoes_the_main_one_is_named() -> None:
@@ -149,4 +146,4 @@ def test_a_function_that_never_pays_is_named_and_steps_that_were_logged_twice_le
     assert "'form' never pays: 0 for every rollout." in summary
     nothing = [group_of([0, 0], prompt=f"p{n}", functions={"a": [0, 0], "form": [0, 0]}) for n in range(6)]
     assert "never pay" not in " ".join(degeneracy_of_run(run_of(*nothing)).summary)
-    assert silent_sentence(["a", "b"]) == "'a' and 'b' never pay: 0 for every rollout."
+    assert degeneracy_parts.silent_sentence(["a", "b"]) == "'a' and 'b' never pay: 0 for every rollout."

@@ -17,12 +17,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import (
-    bootstrap_difference,
-    bootstrap_shares,
-    bootstrap_statistics,
-    cluster_sums,
-)
+from gradscope.metrics.uncertainty import bootstrap
 from gradscope.metrics.uncertainty.intervals import difference_of
 from gradscope.metrics.uncertainty.levels import Jump, drop
 from gradscope.metrics.uncertainty.steps import mean_difference, mean_of_steps, trend, widened_by_steps
@@ -56,8 +51,8 @@ class GroupMean(Struct, frozen=True):
     def bounded_estimate(self, low: float, reach: float) -> Estimate:
         """The estimate where values lie between ``low`` and ``low + reach``."""
         shares = np.clip((self.values - low) / reach, 0.0, 1.0)
-        units = cluster_sums(np.column_stack([self.weights * shares, self.weights]), self.table.prompt)
-        ((share,),) = bootstrap_shares([units])
+        units = bootstrap.cluster_sums(np.column_stack([self.weights * shares, self.weights]), self.table.prompt)
+        ((share,),) = bootstrap.bootstrap_shares([units])
         return share.map(lambda part: low + reach * part)
 
 
@@ -187,8 +182,8 @@ def _by_prompts(first: GroupMean, second: GroupMean, units: _Array, low: float, 
     if np.mean((units[:, 1] > 0) & (units[:, 3] > 0)) >= _MOSTLY_SHARED:
         is_paired = len(units) == len(first.values) == len(second.values) and np.ptp(units[:, [1, 3]]) == 0
         if is_paired and 0 <= low <= low + reach <= 1:
-            return bootstrap_difference(units[:, 0] / units[:, 1], units[:, 2] / units[:, 3])
-        (difference,) = bootstrap_statistics(_difference_of_ratios, units, bounds=(-reach, reach))
+            return bootstrap.bootstrap_difference(units[:, 0] / units[:, 1], units[:, 2] / units[:, 3])
+        (difference,) = bootstrap.bootstrap_statistics(_difference_of_ratios, units, within=(-reach, reach))
         if difference.interval is not None or not difference.value:
             return difference  # else every prompt has changed by as much
     return difference_of(*(mean.bounded_estimate(low, reach or 1.0) for mean in (first, second)))

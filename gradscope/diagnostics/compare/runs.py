@@ -18,18 +18,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.copies import as_named
-from gradscope.diagnostics.compare.means import (
-    GroupMean,
-    Means,
-    Number,
-    SeriesMean,
-    SeriesTrend,
-    changes,
-    completion_lengths,
-    dead_over_steps,
-    reward_over_steps,
-    trend_of,
-)
+from gradscope.diagnostics.compare import means as means_of_runs
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.logged.metrics import common_metrics
 from gradscope.diagnostics.passk.comparison import Samples
@@ -115,8 +104,8 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
             values |= {name: trend.estimate.value for name, trend in _reward_trend(self).items()}
             values["reward_drawdown"] = drawdown(self.reward)
         if self.rewards is not None:
-            for name, number in completion_lengths(self.rewards).items():
-                values[name] = number.mean if isinstance(number, GroupMean) else number.estimate.value
+            for name, number in means_of_runs.completion_lengths(self.rewards).items():
+                values[name] = number.mean if isinstance(number, means_of_runs.GroupMean) else number.estimate.value
         values |= {name: number.estimate.value for name, number in _logged_means(self).items()}
         values["mean_frac_reward_zero_std"] = float(self.degenerate.mean()) if len(self.degenerate) else None
         values["frac_incoherent"] = None if self.incoherence is None else self.incoherence.value
@@ -359,7 +348,7 @@ def with_differences(
     """Pairs of one run each, with the interval that their prompts give, or the steps of metrics alone."""
     # Numbers that are no mean over groups, such as the drawdown, runs whose rollouts cannot be read, and rewards in
     # two units have no such interval. The verdict is ``differ`` where zero is outside, corrected for all of them.
-    differences = changes(_means(first), _means(second))
+    differences = means_of_runs.changes(_means(first), _means(second))
     in_two_units = _REWARD_MEANS if unlike_rewards(first, second) else ()
     compared = {pair.metric for pair in pairs}.difference(in_two_units)
     differences = {name: change for name, change in differences.items() if name in compared}
@@ -398,26 +387,28 @@ def unlike_levels(first: RewardTable, second: RewardTable) -> str:
     return f"Their rewards go from {ends}, so mean rewards are in two units."
 
 
-def _reward_trend(run: ComparedRun) -> dict[str, SeriesTrend]:
-    return trend_of("reward", run.steps[: len(run.reward)].tolist(), run.reward)
+def _reward_trend(run: ComparedRun) -> dict[str, means_of_runs.SeriesTrend]:
+    return means_of_runs.trend_of("reward", run.steps[: len(run.reward)].tolist(), run.reward)
 
 
-def _logged_means(run: ComparedRun) -> dict[str, Number]:
+def _logged_means(run: ComparedRun) -> dict[str, means_of_runs.Number]:
     """The means of logged metrics; completion lengths, with their trend, only where there are no rollouts."""
     steps = tuple(run.steps.tolist())
-    means: dict[str, Number] = {name: SeriesMean(steps, values) for name, values in run.logged.items()}
+    means: dict[str, means_of_runs.Number] = {
+        name: means_of_runs.SeriesMean(steps, values) for name, values in run.logged.items()
+    }
     if run.rewards is not None:
         means.pop("completion_tokens", None)
     elif "completion_tokens" in means:
-        means |= trend_of("completion_tokens", steps, run.logged["completion_tokens"])
+        means |= means_of_runs.trend_of("completion_tokens", steps, run.logged["completion_tokens"])
     return means
 
 
-def _means(run: ComparedRun) -> Means:
+def _means(run: ComparedRun) -> means_of_runs.Means:
     if run.log is not None and run.log.kind == "metrics":
         series = {"train_reward": run.reward, "mean_frac_reward_zero_std": run.degenerate}
         steps = tuple(run.steps.tolist())
-        means = {name: SeriesMean(steps, values) for name, values in series.items() if len(values)}
+        means = {name: means_of_runs.SeriesMean(steps, values) for name, values in series.items() if len(values)}
         return means | _reward_trend(run) | _logged_means(run)
     table = run.rewards
     if table is None:
@@ -428,8 +419,11 @@ def _means(run: ComparedRun) -> Means:
         table = table.select(table.is_complete & np.isin(table.step, run.steps))
     if not len(table):
         return {}
-    numbers: dict[str, Number] = {"train_reward": reward_over_steps(table), **_reward_trend(run)}
+    numbers: dict[str, means_of_runs.Number] = {
+        "train_reward": means_of_runs.reward_over_steps(table),
+        **_reward_trend(run),
+    }
     judged = table.select(table.size > 1)
     if set(judged.step.tolist()) == set(table.step.tolist()):
-        numbers["mean_frac_reward_zero_std"] = dead_over_steps(judged)
-    return numbers | completion_lengths(table) | _logged_means(run)
+        numbers["mean_frac_reward_zero_std"] = means_of_runs.dead_over_steps(judged)
+    return numbers | means_of_runs.completion_lengths(table) | _logged_means(run)

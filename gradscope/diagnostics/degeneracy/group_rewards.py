@@ -37,14 +37,8 @@ from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, level_counts, passe
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, ratios
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
+from gradscope.results import degeneracy
 from gradscope.results import degeneracy as results
-from gradscope.results.degeneracy import (
-    DegeneracyCourse,
-    PassRateDistribution,
-    SignalCost,
-    StepDegeneracy,
-    TargetDegeneracy,
-)
 from gradscope.results.envelope import LazyRows, deferred
 from gradscope.results.logged import MetricCourse
 from gradscope.rollouts.groups import RewardTable, reward_table
@@ -180,7 +174,7 @@ def _level_counts(chosen: GroupRewards) -> NDArray[np.int64]:
     return counts
 
 
-def measure_course(run: Run, table: GroupTable, by: By, reward: str | None) -> DegeneracyCourse:
+def measure_course(run: Run, table: GroupTable, by: By, reward: str | None) -> degeneracy.DegeneracyCourse:
     """The shares of :func:`degeneracy_by_step`, without intervals."""
     ordered, bounds = _in_steps(table, by)
     starts, size = bounds[:-1], np.diff(bounds)
@@ -190,7 +184,7 @@ def measure_course(run: Run, table: GroupTable, by: By, reward: str | None) -> D
     # of millions of steps objects would take a gigabyte
     dead, *kinds = (array("d", column.tobytes()) for column in means)
     passed, failed, rate = kinds or (unknown,) * 3
-    return DegeneracyCourse(
+    return degeneracy.DegeneracyCourse(
         step=array("q", first.tobytes()),
         last_step=array("q", last.tobytes()),
         frac_reward_zero_std=dead,
@@ -206,24 +200,24 @@ def measure_course(run: Run, table: GroupTable, by: By, reward: str | None) -> D
 
 def degeneracy_by_step(
     run: Run, table: GroupTable, reward: str | None, options: DegeneracyOptions, cache: EstimateCache | None = None
-) -> tuple[StepDegeneracy, ...]:
+) -> tuple[degeneracy.StepDegeneracy, ...]:
     """A row for each step, or for each of at most ``NUM_WINDOWS`` windows; ``reward`` names the table's reward.
 
     ``cache`` has the estimates of earlier calls with the same options, and takes in those of this one.
     """
     ordered, ends = _in_steps(table, options.by)
-    bounds, rows = ends.tolist(), list[StepDegeneracy]()
+    bounds, rows = ends.tolist(), list[degeneracy.StepDegeneracy]()
     for start in range(0, len(bounds) - 1, _STEP_CHUNK):
         spans = [ordered.take(slice(*ends)) for ends in pairwise(bounds[start : start + _STEP_CHUNK + 1])]
         estimates = options.estimates(spans) if cache is None else _estimates(spans, options, cache)
         for groups, estimate in zip(spans, estimates, strict=True):
             step, last = int(groups.step[0]), int(groups.step[-1])
             rows.append(
-                StepDegeneracy(
+                degeneracy.StepDegeneracy(
                     step=step,
                     last_step=last,
                     num_groups=len(groups.size),
-                    **estimates_of(estimate, StepDegeneracy),
+                    **estimates_of(estimate, degeneracy.StepDegeneracy),
                     logged=_logged(run, step, last, reward),
                 )
             )
@@ -311,11 +305,11 @@ def degeneracy_as_logged(
         gap_decomposition=undefined_record(results.GapDecomposition, _NO_ESTIMATE),
         by_step=windows if is_by_window else deferred(lambda: rows(len(steps))),
         course=results.DegeneracyCourse.of(windows) if is_by_window else _series(steps, shares),
-        pass_rates=undefined_record(PassRateDistribution, _NO_ESTIMATE, histogram=()),
-        starvation=undefined_record(SignalCost, _NO_ESTIMATE),
+        pass_rates=undefined_record(degeneracy.PassRateDistribution, _NO_ESTIMATE, histogram=()),
+        starvation=undefined_record(degeneracy.SignalCost, _NO_ESTIMATE),
         prompts=results.PromptCounts(live=0, frac_rollouts=0.0, reward=TRAINER_REWARD),
         by_prompt=LazyRows({}),
-        target=None if target is None else TargetDegeneracy(target=target, plans=()),
+        target=None if target is None else degeneracy.TargetDegeneracy(target=target, plans=()),
         frac_set_aside=run.source.frac_set_aside,
         quarantined=run.source.quarantined,
         summary=findings,

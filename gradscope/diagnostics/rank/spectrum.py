@@ -20,26 +20,18 @@ from numpy.typing import ArrayLike, NDArray
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram import spectrum as gram_spectrum
 from gradscope.metrics.uncertainty import bootstrap
-from gradscope.results.rank import (
-    GradientSpectrum,
-    NullRank,
-    RankComparison,
-    Ranks,
-    SizeChange,
-    SpectrumLabel,
-    TokenRows,
-)
+from gradscope.results import rank as results
 
 
 def spectrum_of(
     gram: gram_spectrum.Array,
-    label: SpectrumLabel,
+    label: results.SpectrumLabel,
     relative_row_error: float,
     *,
     values: gram_spectrum.Array | None = None,
     nulls: Mapping[str, Estimate] | None = None,
-    tokens: TokenRows | None = None,
-) -> GradientSpectrum:
+    tokens: results.TokenRows | None = None,
+) -> results.GradientSpectrum:
     """The spectrum of the matrix whose Gram matrix, before any centering, is given."""
     # An error E of the rows moves no singular value by more than its norm, at most (relative error) x |X|_F, so that
     # is the noise floor; below it, squaring the rows in float64 and taking the root again loses the rest.
@@ -47,11 +39,11 @@ def spectrum_of(
         gram_of_rows = gram_spectrum.center_grams(gram_spectrum.checked_gram(gram)) if label.centered else gram
         values = gram_spectrum.singular_values_from_gram(gram_of_rows)
     floor = max(relative_row_error * float(np.sqrt(np.trace(gram))), gram_spectrum.noise_floor(gram, 0.0))
-    return GradientSpectrum(
+    return results.GradientSpectrum(
         label=label,
         singular_values=tuple(float(value) for value in values),
         noise_floor=floor,
-        ranks=Ranks(**gram_spectrum.rank_estimates(values, floor)),
+        ranks=results.Ranks(**gram_spectrum.rank_estimates(values, floor)),
         nulls=nulls or {},
         tokens=tokens,
     )
@@ -133,7 +125,7 @@ def mean_null_ranks(values: Mapping[str, gram_spectrum.Array], *, num_units: int
 
 _EVERY_GROUP_DEAD = "no group of this step has a gradient by its advantages, so its gradient matrix is zero"
 _NO_DRAW = Estimate.undefined_because("every draw of this null deals all advantages to rollouts without a score vector")
-_NO_RANK = NullRank(effective_rank=_NO_DRAW, difference=_NO_DRAW, ratio=_NO_DRAW, two_direction_energy=_NO_DRAW)
+_NO_RANK = results.NullRank(effective_rank=_NO_DRAW, difference=_NO_DRAW, ratio=_NO_DRAW, two_direction_energy=_NO_DRAW)
 _RANKS = ("effective_rank", "stable_rank", "participation_ratio")
 
 
@@ -155,7 +147,7 @@ class MeanRanks(Struct, frozen=True, kw_only=True):
         (energy,) = bootstrap.bounded_means(columns[:, 3:], groups, low=min(2.0 / self.max_rank, 1.0), high=1.0)
         return {**dict(zip(_RANKS, ranks, strict=True)), "two_direction_energy": energy}
 
-    def null_ranks(self) -> dict[str, NullRank]:
+    def null_ranks(self) -> dict[str, results.NullRank]:
         """The same under each null that could be drawn, on the same matrices; empty without matrices."""
         if not len(self.counts) or not self.nulls:
             return {}
@@ -179,7 +171,7 @@ class MeanRanks(Struct, frozen=True, kw_only=True):
         means = bootstrap.bounded_means(null_columns, groups, low=1.0, high=float(self.max_rank))
         energies = bootstrap.bounded_means(energy, groups, low=min(2.0 / self.max_rank, 1.0), high=1.0)
         return {
-            name: NullRank(
+            name: results.NullRank(
                 effective_rank=means[index],
                 difference=differences[index].within(-span, span),
                 ratio=ratios[index],
@@ -241,7 +233,7 @@ _SAME = 1e-6  # ranks whose relative difference is below this differ by arithmet
 _NOT_PAIRED = Estimate.undefined_because("no group has a rank at both sizes")
 
 
-def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankComparison, ...]:
+def compare_formulations(spectra: Sequence[results.GradientSpectrum]) -> tuple[results.RankComparison, ...]:
     """Each formulation whose ranks are not the same against the first one, at the last step and largest group size."""
     groups = [spectrum for spectrum in spectra if spectrum.label.group_id is not None]
     if not groups:
@@ -252,7 +244,7 @@ def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankCompa
         label, rank = spectrum.label, spectrum.ranks.effective_rank.value
         if (label.step, label.group_size) == (step, size) and rank is not None:
             ranks.setdefault(label.advantage, {})[label.group_id, label.samples] = rank
-    comparisons: list[RankComparison] = []
+    comparisons: list[results.RankComparison] = []
     first, *rest = ranks or {"": {}}
     for second in rest:
         base, other = ranks[first], ranks[second]
@@ -265,7 +257,7 @@ def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankCompa
             changes, group_ids = [other[key] - base[key] for key in shared], [str(group_id) for group_id, _ in shared]
             difference = bootstrap.bootstrap_mean(changes, group_ids, share=False).within(1.0 - size, size - 1.0)
         comparisons.append(
-            RankComparison(step=step, group_size=size, first=first, second=second, difference=difference)
+            results.RankComparison(step=step, group_size=size, first=first, second=second, difference=difference)
         )
     return tuple(comparisons)
 
@@ -282,7 +274,7 @@ class GroupRank(Struct, frozen=True, kw_only=True):
     max_rank: int  # the smaller side of the matrix
 
 
-def ranks_of_groups(spectra: Sequence[GradientSpectrum]) -> Iterator[GroupRank]:
+def ranks_of_groups(spectra: Sequence[results.GradientSpectrum]) -> Iterator[GroupRank]:
     """The ranks of the groups among some spectra; those of whole steps and of zero matrices are left out."""
     for spectrum in spectra:
         label, rank = spectrum.label, spectrum.ranks.effective_rank.value
@@ -298,7 +290,7 @@ def ranks_of_groups(spectra: Sequence[GradientSpectrum]) -> Iterator[GroupRank]:
             )
 
 
-def compare_sizes(ranks: Iterable[GroupRank]) -> tuple[SizeChange, ...]:
+def compare_sizes(ranks: Iterable[GroupRank]) -> tuple[results.SizeChange, ...]:
     """Each group size against the smallest, on the groups that have a rank at both: rollouts of the same prompts."""
     ranks_of: dict[tuple[int, str, str], dict[int, dict[str, list[float]]]] = {}
     max_ranks: dict[str, int] = {}
@@ -315,7 +307,7 @@ def compare_sizes(ranks: Iterable[GroupRank]) -> tuple[SizeChange, ...]:
             span = max_ranks[matrix] - 1.0
             (difference,) = bootstrap.bounded_means(pairs, low=-span, high=span) if pairs else (_NOT_PAIRED,)
             changes.append(
-                SizeChange(
+                results.SizeChange(
                     step=step, advantage=advantage, matrix=matrix, first=smallest, second=size, difference=difference
                 )
             )

@@ -24,26 +24,8 @@ from gradscope.estimate import Estimate
 from gradscope.findings.rank import rank_headline
 from gradscope.findings.rank_parts import adapter_findings, idle_adapter_findings, weight_update_findings
 from gradscope.gradients.engine_options import require_libraries
+from gradscope.metrics.gram import spectrum as gram_spectrum
 from gradscope.metrics.gram.geometry import cosines
-from gradscope.metrics.gram.spectrum import (
-    ZERO_MATRIX,
-    Array,
-    SingularFrame,
-    effective_rank,
-    factor_alignment,
-    frame_of,
-    gaussian_matrix_values,
-    linear_growth,
-    principal_angle,
-    principal_overlap,
-    random_walk_gram,
-    rank_estimates,
-    singular_values_from_gram,
-    spectrum_drift,
-    stable_rank,
-    unrelated_factors,
-    unrelated_matrix,
-)
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results import rank as results
 from gradscope.rollouts.run import Run, WeightsRef
@@ -72,8 +54,8 @@ def weight_spectra(step: int, spectra: Iterable[WeightSpectrum], gram: StepGram)
             ),
             singular_values=tuple(float(value) for value in values),
             noise_floor=floor,
-            ranks=results.Ranks(**rank_estimates(values, floor)),
-            nulls={"gaussian": effective_rank(gaussian_matrix_values(*spectrum.shape))},
+            ranks=results.Ranks(**gram_spectrum.rank_estimates(values, floor)),
+            nulls={"gaussian": gram_spectrum.effective_rank(gram_spectrum.gaussian_matrix_values(*spectrum.shape))},
         )
 
 
@@ -161,7 +143,7 @@ def optimizer_steps(step: int, matrices: Sequence[MatrixSteps]) -> list[results.
         angles = cosines(np.sum([matrix.products for matrix in chosen], axis=0))
         entries, is_known = sum(matrix.num_entries for matrix in chosen), all(matrix.num_moved for matrix in chosen)
         for row, name in enumerate(names):
-            ranks = [effective_rank(matrix.singular_values[row]) for matrix in chosen]
+            ranks = [gram_spectrum.effective_rank(matrix.singular_values[row]) for matrix in chosen]
             mean = Estimate.exact(float(np.mean([rank.value or 0.0 for rank in ranks])), num_units=len(ranks))
             moved = sum(matrix.num_moved[row] for matrix in chosen if matrix.num_moved)
             rows.append(
@@ -183,10 +165,10 @@ def optimizer_steps(step: int, matrices: Sequence[MatrixSteps]) -> list[results.
     return rows
 
 
-def _state(name: str, checkpoint: Checkpoint, matrix: Array, size: Estimate) -> results.AdapterState:
+def _state(name: str, checkpoint: Checkpoint, matrix: gram_spectrum.Array, size: Estimate) -> results.AdapterState:
     down, expand = checkpoint.factors[name]()
     rank = len(down)
-    left, right = unrelated_factors((expand.shape[0], down.shape[1]), rank)
+    left, right = gram_spectrum.unrelated_factors((expand.shape[0], down.shape[1]), rank)
     return results.AdapterState(
         tensor=name,
         num_updates=checkpoint.num_updates,
@@ -196,13 +178,13 @@ def _state(name: str, checkpoint: Checkpoint, matrix: Array, size: Estimate) -> 
         product_size=size.map(lambda norm: float(np.linalg.norm(matrix)) / norm),
         effective_rank=_rank_of(expand, down),
         unrelated_rank=_rank_of(left, right),
-        alignment=factor_alignment(expand, down),
-        unrelated_alignment=factor_alignment(left, right),
+        alignment=gram_spectrum.factor_alignment(expand, down),
+        unrelated_alignment=gram_spectrum.factor_alignment(left, right),
     )
 
 
-def _rank_of(expand: Array, reduce: Array) -> Estimate:
-    return effective_rank(frame_of(expand @ reduce).values[: len(reduce)])
+def _rank_of(expand: gram_spectrum.Array, reduce: gram_spectrum.Array) -> Estimate:
+    return gram_spectrum.effective_rank(gram_spectrum.frame_of(expand @ reduce).values[: len(reduce)])
 
 
 _NO_BASE = "the base model of the adapter is not on this disk; name it with --model"
@@ -244,7 +226,7 @@ def _measure_weight_updates(
         raise InputError("The checkpoints share no weight matrix.", hint="Check that they are of one run.")
     updates: list[results.WeightUpdate] = []
     adapters: list[results.AdapterState] = []
-    grams: dict[str, Array] = {}
+    grams: dict[str, gram_spectrum.Array] = {}
     for done, name in enumerate(names, start=1):
         initial = base[name]() if name in base else None
         matrices = [checkpoint.matrices[name]() for checkpoint in checkpoints]
@@ -261,17 +243,20 @@ def _measure_weight_updates(
 
 
 def _changes(
-    name: str, checkpoints: Sequence[Checkpoint], matrices: Sequence[Array], initial: Array | None
+    name: str,
+    checkpoints: Sequence[Checkpoint],
+    matrices: Sequence[gram_spectrum.Array],
+    initial: gram_spectrum.Array | None,
 ) -> Iterator[results.WeightUpdate]:
     """Since the first checkpoint, then between neighbors that are not that already."""
     pairs = [(0, later) for later in range(1, len(checkpoints))]
     pairs += [pair for pair in pairwise(range(len(checkpoints))) if pair not in pairs]
-    merged: Sequence[Array] | None = matrices
+    merged: Sequence[gram_spectrum.Array] | None = matrices
     if checkpoints[0].factors:  # the weights of an adapter are those of its base with the product added
         merged = None if initial is None else [initial + matrix for matrix in matrices]
-    frames = None if merged is None else [frame_of(matrix) for matrix in merged]
+    frames = None if merged is None else [gram_spectrum.frame_of(matrix) for matrix in merged]
     is_base = initial is not None and merged is not None and np.array_equal(initial, merged[0])
-    base = None if initial is None else frames[0] if is_base and frames else frame_of(initial)
+    base = None if initial is None else frames[0] if is_base and frames else gram_spectrum.frame_of(initial)
     for first, last in pairs:
         change = matrices[last] - matrices[first]
         values = np.asarray(np.linalg.svd(change, compute_uv=False), dtype=np.float64)
@@ -281,20 +266,20 @@ def _changes(
                 rank,
                 sum(len(checkpoints[index].factors[name]()[0]) for index in (first, last) if matrices[index].any()),
             )
-        gaussian = gaussian_matrix_values(*shape)
+        gaussian = gram_spectrum.gaussian_matrix_values(*shape)
         if rank < min(shape):
-            gaussian = frame_of(unrelated_matrix(shape, rank)).values[:rank]
+            gaussian = gram_spectrum.frame_of(gram_spectrum.unrelated_matrix(shape, rank)).values[:rank]
         unknown = Estimate.undefined_because(_NO_BASE)
-        overlap, null = (unknown, unknown) if base is None else principal_overlap(base, change)
+        overlap, null = (unknown, unknown) if base is None else gram_spectrum.principal_overlap(base, change)
         yield results.WeightUpdate(
             tensor=name,
             first=checkpoints[first].num_updates,
             last=checkpoints[last].num_updates,
             shape=shape,
             singular_values=tuple(float(value) for value in values),
-            effective_rank=effective_rank(values),
-            gaussian=effective_rank(gaussian),
-            stable_rank=stable_rank(values),
+            effective_rank=gram_spectrum.effective_rank(values),
+            gaussian=gram_spectrum.effective_rank(gaussian),
+            stable_rank=gram_spectrum.stable_rank(values),
             top_energy=_top(values),
             update_size=_size(initial).map(partial(truediv, float(np.linalg.norm(change)))),
             principal_overlap=overlap,
@@ -303,16 +288,16 @@ def _changes(
         )
 
 
-def _size(initial: Array | None) -> Estimate:
+def _size(initial: gram_spectrum.Array | None) -> Estimate:
     size = 0.0 if initial is None else float(np.linalg.norm(initial))
     return Estimate.exact(size) if size > 0 else Estimate.undefined_because(_NO_BASE)
 
 
 def _turn(
-    change: Array,
+    change: gram_spectrum.Array,
     rank: int,
-    merged: Sequence[Array] | None,
-    frames: Sequence[SingularFrame] | None,
+    merged: Sequence[gram_spectrum.Array] | None,
+    frames: Sequence[gram_spectrum.SingularFrame] | None,
     pair: tuple[int, int],
 ) -> dict[str, Estimate]:
     from gradscope.gradients.model.checkpoint import changed_in_bfloat16
@@ -321,34 +306,40 @@ def _turn(
         names = ("spectrum_drift", "spectrum_drift_null", "principal_angle", "principal_angle_null", "bfloat16_changed")
         return dict.fromkeys(names, Estimate.undefined_because(_NO_BASE))
     before, after, size = frames[pair[0]], frames[pair[1]], float(np.linalg.norm(change))
-    null = frame_of(merged[pair[0]] + size * unrelated_matrix((change.shape[0], change.shape[1]), max(rank, 1)))
+    null = gram_spectrum.frame_of(
+        merged[pair[0]] + size * gram_spectrum.unrelated_matrix((change.shape[0], change.shape[1]), max(rank, 1))
+    )
     return {
-        "spectrum_drift": spectrum_drift(before, after, size),
-        "spectrum_drift_null": spectrum_drift(before, null, size),
-        "principal_angle": principal_angle(before, after),
-        "principal_angle_null": principal_angle(before, null),
+        "spectrum_drift": gram_spectrum.spectrum_drift(before, after, size),
+        "spectrum_drift_null": gram_spectrum.spectrum_drift(before, null, size),
+        "principal_angle": gram_spectrum.principal_angle(before, after),
+        "principal_angle_null": gram_spectrum.principal_angle(before, null),
         "bfloat16_changed": Estimate.exact(changed_in_bfloat16(merged[pair[0]], merged[pair[1]])),
     }
 
 
-def _trajectory(name: str | None, gram: Array, times: tuple[int, ...]) -> results.UpdateTrajectory:
-    walk = random_walk_gram(times)
-    values, walked = singular_values_from_gram(gram), singular_values_from_gram(walk)
+def _trajectory(name: str | None, gram: gram_spectrum.Array, times: tuple[int, ...]) -> results.UpdateTrajectory:
+    walk = gram_spectrum.random_walk_gram(times)
+    values, walked = gram_spectrum.singular_values_from_gram(gram), gram_spectrum.singular_values_from_gram(walk)
     return results.UpdateTrajectory(
         tensor=name,
         num_updates=times,
-        effective_rank=effective_rank(values),
+        effective_rank=gram_spectrum.effective_rank(values),
         top_energy=_top(values),
-        linear_growth=linear_growth(gram, times),
-        walk_effective_rank=effective_rank(walked),
+        linear_growth=gram_spectrum.linear_growth(gram, times),
+        walk_effective_rank=gram_spectrum.effective_rank(walked),
         walk_top_energy=_top(walked),
-        walk_linear_growth=linear_growth(walk, times),
+        walk_linear_growth=gram_spectrum.linear_growth(walk, times),
     )
 
 
 def _top(values: np.ndarray) -> Estimate:
     energy = float(np.sum(values**2))
-    return Estimate.exact(float(values[0] ** 2) / energy) if energy > 0 else Estimate.undefined_because(ZERO_MATRIX)
+    return (
+        Estimate.exact(float(values[0] ** 2) / energy)
+        if energy > 0
+        else Estimate.undefined_because(gram_spectrum.ZERO_MATRIX)
+    )
 
 
 def gradients_and_updates(
@@ -378,7 +369,7 @@ def gradients_and_updates(
                     last=last.num_updates,
                     gradient_rank=spectrum.ranks.effective_rank,
                     gradient_top_energy=_top(np.array(spectrum.singular_values)),
-                    update_rank=effective_rank(values),
+                    update_rank=gram_spectrum.effective_rank(values),
                     update_top_energy=_top(values),
                     gaussian=spectrum.nulls["gaussian"],
                 )

@@ -193,8 +193,8 @@ def _findings(runs: Sequence[RunSummary]) -> Iterator[str]:
             yield f"Groups without a gradient: {percent(high.value or 0.0)} in each run."
         else:
             yield (
-                f"Groups without a gradient: most in {worst.name} ({with_interval(high, percent)}), fewest in {best.name} "
-                f"({with_interval(low, percent)})."
+                f"Groups without a gradient: most in {worst.name} ({with_interval(high, percent)}), fewest in "
+                f"{best.name} ({with_interval(low, percent)})."
             )
 
 

@@ -34,13 +34,7 @@ from gradscope.diagnostics.passk.comparison import Samples
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples, read_samples, sample_files
 from gradscope.diagnostics.replay.measure import replay_report, replay_step
 from gradscope.diagnostics.report.metrics_alone import report_of_metrics
-from gradscope.diagnostics.report.sections import policy
-from gradscope.diagnostics.report.sections.agreement import (
-    agreement_as_logged,
-    agreement_section,
-    claims_section,
-    replay_section,
-)
+from gradscope.diagnostics.report.sections import agreement, policy
 from gradscope.diagnostics.report.sections.inputs import (
     Lengths,
     ReportInputs,
@@ -103,20 +97,20 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     reward_section,
     signal_section,
     zero_loss_section,
-    replay_section,
+    agreement.replay_section,
     _of_gradients("rank"),
     _of_gradients("contributions"),
     _of_gradients("tokens"),
     policy.length_section,
     rewards_section,
     loss_scale_section,
-    agreement_section,
+    agreement.agreement_section,
     policy.staleness_section,
     policy.entropy_section,
     policy.generation_section,
     coverage_section,
     _of_gradients("formulations"),
-    claims_section,
+    agreement.claims_section,
 )
 _NOT_ASKED: tuple[tuple[MeasuredStep, ...], Unavailable] = (
     (),
@@ -165,7 +159,7 @@ def report_run(
     success_threshold = options.success_threshold
     run = read_run(path, read, progress=progress, metrics_alone=True, parts_answer=True)
     if run.source.kind == "metrics":
-        return report_of_metrics(run, _name(run), agreement_as_logged(run))
+        return report_of_metrics(run, _name(run), agreement.agreement_as_logged(run))
     chosen = _usable_steps(run, steps) if steps is None or steps == "all" else select_steps(run, steps)
     measured, absent = _NOT_ASKED
     most_tokens = MAX_TOKENS if options.tokens is None else options.tokens

@@ -17,15 +17,7 @@ from gradscope.diagnostics.rank.spectrum import (
     spectrum_of,
 )
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.spectrum import (
-    NULLS,
-    ZERO_MATRIX,
-    effective_rank,
-    num_draws,
-    rank_counts,
-    rank_estimates,
-    shuffled_within,
-)
+from gradscope.metrics.gram import spectrum as gram_spectrum
 from gradscope.results.rank import GradientSpectrum, Ranks, SpectrumLabel
 from tests.diagnostics.rank.test_rollout_spectra import NUM_PARAMETERS, make_rows
 
@@ -56,11 +48,11 @@ def test_the_mean_row_is_subtracted_only_where_the_label_says_so() -> None:
     assert spectrum_of(same, label(), relative_row_error=0.0).singular_values[0] == pytest.approx(8**0.5)
     centered = spectrum_of(same, label(centered=True), relative_row_error=0.0)
     assert centered.singular_values == (0.0, 0.0)
-    assert centered.ranks.effective_rank.undefined == ZERO_MATRIX
+    assert centered.ranks.effective_rank.undefined == gram_spectrum.ZERO_MATRIX
 
 
 def test_every_rank_of_two_values_by_hand() -> None:
-    ranks = Ranks(**rank_estimates(np.array([3.0, 1.0]), 0.5))
+    ranks = Ranks(**gram_spectrum.rank_estimates(np.array([3.0, 1.0]), 0.5))
     entropy = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
     assert ranks.effective_rank.value == pytest.approx(np.exp(entropy))
     assert ranks.spectral_entropy_rank.value == pytest.approx(np.exp(-(0.9 * np.log(0.9) + 0.1 * np.log(0.1))))
@@ -118,7 +110,7 @@ def test_profiles_add_up_to_one_and_fall_and_differences_have_intervals() -> Non
         assert list(shares) == sorted(shares, reverse=True)
     assert point.nulls["gaussian"].difference.low is not None
     (spectrum,), _ = step_spectra(make_rows(REWARDS, GROUPS)[0], "dr_grpo", None, by_group=True)
-    assert set(spectrum.nulls) == set(NULLS)
+    assert set(spectrum.nulls) == set(gram_spectrum.NULLS)
     assert spectrum.nulls["gaussian"].value <= 6
 
 
@@ -160,13 +152,13 @@ def nulls(advantages: np.ndarray | None = ADVANTAGES, *, centered: bool = False)
 def rank_of(factors: np.ndarray, *, centered: bool = False) -> float:
     rows = (SCORE_WEIGHTS * factors)[:, None] * ROWS_OF_TOKENS
     rows = rows - rows.mean(axis=0) if centered else rows
-    return effective_rank(np.linalg.svd(rows, compute_uv=False)).value or 0.0
+    return gram_spectrum.effective_rank(np.linalg.svd(rows, compute_uv=False)).value or 0.0
 
 
 @pytest.mark.parametrize("centered", [False, True])
 def test_nulls_of_tokens_equal_those_of_fresh_rows(centered: bool) -> None:
     drawn = nulls(centered=centered)
-    dealt = shuffled_within(ADVANTAGES, np.zeros(3, dtype=np.int64), num_draws(6))
+    dealt = gram_spectrum.shuffled_within(ADVANTAGES, np.zeros(3, dtype=np.int64), gram_spectrum.num_draws(6))
     shuffled = np.mean([rank_of(draw[OWNERS], centered=centered) for draw in dealt])
     assert drawn["unweighted"].value == pytest.approx(rank_of(np.ones(6), centered=centered), rel=1e-5)
     assert drawn["signs"].value == pytest.approx(rank_of(np.sign(ADVANTAGES)[OWNERS], centered=centered), rel=1e-5)
@@ -176,12 +168,12 @@ def test_nulls_of_tokens_equal_those_of_fresh_rows(centered: bool) -> None:
 
 def test_a_draw_without_a_rank_takes_no_part_in_the_mean() -> None:
     ranks = mean_null_ranks({}, num_units=4)
-    assert set(ranks) == set(NULLS)
-    assert all(rank.undefined == ZERO_MATRIX for rank in ranks.values())
+    assert set(ranks) == set(gram_spectrum.NULLS)
+    assert all(rank.undefined == gram_spectrum.ZERO_MATRIX for rank in ranks.values())
     drawn = np.array([[[1.0, 1.0]], [[0.0, 0.0]]])
-    ranks = mean_null_ranks(dict.fromkeys(NULLS, drawn) | {"gaussian": np.zeros((1, 1, 2))}, num_units=4)
+    ranks = mean_null_ranks(dict.fromkeys(gram_spectrum.NULLS, drawn) | {"gaussian": np.zeros((1, 1, 2))}, num_units=4)
     assert (ranks["shuffled"].value, ranks["shuffled"].num_units) == (pytest.approx(2.0), 4)
-    assert ranks["gaussian"].undefined == ZERO_MATRIX
+    assert ranks["gaussian"].undefined == gram_spectrum.ZERO_MATRIX
     assert drawn_counts(drawn).tolist() == [[2.0, 2.0, 2.0, 1.0]]
     assert profile(drawn[1]) == ()
     empty = MeanRanks(counts=np.zeros((0, 4)), nulls={}, group_ids=[], max_rank=4, by_group=False)
@@ -190,7 +182,7 @@ def test_a_draw_without_a_rank_takes_no_part_in_the_mean() -> None:
 
 
 def mean_of(values: list[list[float]], groups: list[str], *, by_group: bool = False, nulls: float = 1.0) -> MeanRanks:
-    counts = rank_counts(np.array(values))
+    counts = gram_spectrum.rank_counts(np.array(values))
     return MeanRanks(
         counts=counts,
         nulls={"gaussian": counts * nulls},

@@ -4,13 +4,7 @@ from msgspec.structs import replace
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.passk.comparison import Samples
-from gradscope.diagnostics.report.sections.signal import (
-    MAX_PROBLEMS,
-    MAX_PROMPTS,
-    coverage_section,
-    rewards_section,
-    signal_section,
-)
+from gradscope.diagnostics.report.sections import signal
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.results.degeneracy import DegeneracyReport
@@ -38,7 +32,7 @@ def with_course(*shares: float | None) -> DegeneracyReport:
 
 
 def trend_of(*shares: float | None) -> tuple[str, ...]:
-    return signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=with_course(*shares))).findings
+    return signal.signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=with_course(*shares))).findings
 
 
 def test_the_trend_stands_second_with_its_direction_and_its_bounds() -> None:
@@ -73,11 +67,11 @@ def test_rollouts_that_are_one_text_are_told_with_what_it_does() -> None:
         (other, "fine", "0 of 3 groups"),
     ):
         run = run_of(*groups)
-        section = signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
+        section = signal.signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
         assert (section.severity, section.findings[0].startswith(first)) == (severity, True)
         assert section.next_step.startswith("Look at the temperature") == first.startswith("75")
     torn = [with_fields(group_of([1, 0] * 6), completion=["a", *"abcdefghijk"])]
-    section = signal_section(inputs_of(run_of(*torn), degeneracy=degeneracy_of_run(run_of(*torn))))
+    section = signal.signal_section(inputs_of(run_of(*torn), degeneracy=degeneracy_of_run(run_of(*torn))))
     assert section.findings[0].startswith("In 1 group one and the same completion has several rewards: ")
     assert section.next_step == "Score one completion twice, and see what differs."
 
@@ -85,8 +79,8 @@ def test_rollouts_that_are_one_text_are_told_with_what_it_does() -> None:
 def test_a_page_shows_the_first_prompts_and_cuts_long_ones() -> None:
     groups = [group_of([0, 0], prompt=f"{n:03}" + "x" * 100) for n in range(220)]
     run = run_of(*groups)
-    prompts = signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run))).tables[1]
-    assert len(prompts.rows) == MAX_PROMPTS
+    prompts = signal.signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run))).tables[1]
+    assert len(prompts.rows) == signal.MAX_PROMPTS
     assert "20 more prompts, 20 of them without a gradient" in prompts.caption
     assert len(str(prompts.rows[0][0])) == 80
 
@@ -99,7 +93,7 @@ def test_the_trend_follows_its_share_and_advice_is_not_repeated() -> None:
         frac_reward_conflict=Estimate.exact(0.6),
         findings=("One decides.", advice, "So many are dead.", "More."),
     )
-    section = signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=report))
+    section = signal.signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=report))
     assert [text.split()[0] for text in section.findings] == ["One", "So", "From", "More."]
     assert section.next_step == advice
     assert section.next_step == advice
@@ -108,14 +102,14 @@ def test_the_trend_follows_its_share_and_advice_is_not_repeated() -> None:
 
 def test_kinds_are_stacked_where_there_are_any_else_equal_rewards() -> None:
     run = run_of(group_of([1, 0]))
-    (chart,) = signal_section(inputs_of(run, degeneracy=degeneracy_report())).charts
+    (chart,) = signal.signal_section(inputs_of(run, degeneracy=degeneracy_report())).charts
     assert [series.name for series in chart.series] == ["all fail", "all pass"]
-    (chart,) = signal_section(inputs_of(run, degeneracy=with_course(0.25, 0.5))).charts
+    (chart,) = signal.signal_section(inputs_of(run, degeneracy=with_course(0.25, 0.5))).charts
     assert [(series.name, series.values) for series in chart.series] == [("equal rewards", (0.25, 0.5))]
 
 
 def test_a_single_step_has_one_table_and_no_chart() -> None:
-    section = signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=degeneracy_report(num_steps=1)))
+    section = signal.signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=degeneracy_report(num_steps=1)))
     assert section.charts == ()
     kinds, environments, prompts = section.tables
     assert environments.columns[0].title == "environment"
@@ -129,7 +123,7 @@ ACCURACY, FORMAT = [2.0, 0.0], [0.0, 1.0]
 
 def section_of(*groups: RolloutGroup) -> ReportSection:
     run = run_of(*groups, settings={"scale_rewards": "none"})
-    return rewards_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
+    return signal.rewards_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
 
 
 def test_a_function_that_pulls_the_other_way_has_a_negative_share() -> None:
@@ -181,7 +175,7 @@ def test_functions_that_alone_differ_or_are_alone_are_counted() -> None:
     groups = [group_of([1.0, reward], prompt=str(reward), functions={"acc": [1.0, reward]}) for reward in (0.0, 1.0)]
     assert section_of(*groups).findings == ("There is one reward function, 'acc': it makes all of the advantage.",)
     assert str(section_of(group_of([1.0, 0.0])).missing).startswith("The log has no reward per function.")
-    assert "It was not read" in str(rewards_section(inputs_of(run_of(group_of([1.0, 0.0])))).missing)
+    assert "It was not read" in str(signal.rewards_section(inputs_of(run_of(group_of([1.0, 0.0])))).missing)
 
 
 def test_means_are_drawn_over_several_steps() -> None:
@@ -233,7 +227,7 @@ def test_groups_that_are_left_out_are_said_where_they_are_many() -> None:
     """Of half the groups no reward was logged, and all was fine."""
     groups = [group_of([1, 0, 1 if n % 2 else None], prompt=f"p{n}") for n in range(20)]
     for run, lead in ((run_of(*groups), "10 of 20 groups lack a reward"), (run_of(*groups[1::2]), "0 of 10 groups (")):
-        section = signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
+        section = signal.signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
         assert section.headline.startswith(lead)
         assert section.severity == ("look" if lead.startswith("10") else "fine")
 
@@ -245,7 +239,7 @@ def test_a_share_that_moves_is_said_with_its_mean() -> None:
         for n in range(9)
     ]
     run = run_of(*groups)
-    section = signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
+    section = signal.signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
     assert section.headline.startswith("18 of 90 groups (20.0 %")
     assert section.headline.endswith("from 0.0 % of the first fifth of steps to 100.0 % of the last (steps 8 to 9).")
     assert section.severity == "problem"  # at its end
@@ -270,7 +264,7 @@ def samples(name: str, *correct: int) -> Samples:
 
 def test_problems_that_only_the_first_solve_are_listed_and_many_are_cut() -> None:
     files = (samples("before", 0, 1, 4, 2), samples("after", 4, 0, 4, 0))
-    section = coverage_section(inputs_of(RUN, passk=REPORT, samples=files))
+    section = signal.coverage_section(inputs_of(RUN, passk=REPORT, samples=files))
     assert section.tables[-1].rows == (("p1", "1/4", "0/4"), ("p3", "2/4", "0/4"))
     assert section.tables[-1].caption == (
         "Problems of which before has a correct sample and after none (2), also by chance where few were correct; "
@@ -278,28 +272,28 @@ def test_problems_that_only_the_first_solve_are_listed_and_many_are_cut() -> Non
     )
     assert section.findings[-1].startswith("Of 64 prompts the samples of before.jsonl alone solved 2, those of ")
     assert section.findings[-1].endswith(" alone 12.")
-    number = MAX_PROBLEMS + 5
+    number = signal.MAX_PROBLEMS + 5
     files = (samples("before", *[1] * number), samples("after", *[0] * number))
-    table = coverage_section(inputs_of(RUN, passk=REPORT, samples=files)).tables[-1]
-    assert len(table.rows) == MAX_PROBLEMS
-    assert f"({number}, the first {MAX_PROBLEMS})," in table.caption
+    table = signal.coverage_section(inputs_of(RUN, passk=REPORT, samples=files)).tables[-1]
+    assert len(table.rows) == signal.MAX_PROBLEMS
+    assert f"({number}, the first {signal.MAX_PROBLEMS})," in table.caption
 
 
 def test_a_certain_loss_is_advised_on() -> None:
-    uncertain = coverage_section(inputs_of(RUN, passk=REPORT))
+    uncertain = signal.coverage_section(inputs_of(RUN, passk=REPORT))
     assert uncertain.findings == REPORT.findings
     assert uncertain.next_step.startswith("No loss of coverage is certain")
     *rows, last = REPORT.comparison.rows
     for low, severity, conclusion in ((-0.04, "fine", "0.05 is excluded;"), (-0.5, "unknown", "0.05 is possible;")):
         open_one = replace(last, difference=Estimate(value=-0.02, low=low, high=0.3))
         report = replace(REPORT, comparison=replace(REPORT.comparison, rows=(*rows, open_one)))
-        section = coverage_section(inputs_of(RUN, passk=report))
+        section = signal.coverage_section(inputs_of(RUN, passk=report))
         assert section.severity == severity
         assert conclusion in section.next_step
     lost = replace(last, difference=Estimate(value=-0.2, low=-0.3, high=-0.1))
     report = replace(REPORT, comparison=replace(REPORT.comparison, rows=(*rows, lost)))
-    assert coverage_section(inputs_of(RUN, passk=report)).next_step.startswith("Coverage fell at the largest k")
-    section = coverage_section(inputs_of(RUN, passk=passk_report(num_files=1), samples=(samples("before", 1),)))
+    assert signal.coverage_section(inputs_of(RUN, passk=report)).next_step.startswith("Coverage fell at the largest k")
+    section = signal.coverage_section(inputs_of(RUN, passk=passk_report(num_files=1), samples=(samples("before", 1),)))
     assert "one file alone has no direction" in section.next_step
     assert [table.caption[:6] for table in section.tables] == ["pass@k"]
     assert section.charts[0].series[0].values[-1] is None
