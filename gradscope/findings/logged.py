@@ -89,10 +89,8 @@ class DeadKind(Struct, frozen=True):
 
 
 def kind_of_dead(metrics: Sequence[MetricCourse]) -> DeadKind | None:
-    """The kind that more than half of the dead groups are of; None where there is none, or that is not known.
-
-    Where kinds are not logged the mean reward bounds them: no more groups can all pass than rollouts pass.
-    """
+    """The kind that more than half of the dead groups are of; None where there is none, or that is not known."""
+    # Where kinds are not logged the mean reward bounds them: no more groups can all pass than rollouts pass.
     dead, reward = (metric_named(metrics, name) for name in ("frac_reward_zero_std", "reward"))
     passing, failing = (metric_named(metrics, name) for name in ("frac_all_pass", "frac_all_fail"))
     if dead is None or dead.mean.value is None:
@@ -119,11 +117,9 @@ TO_TRY = {
 
 
 def dead_steps(metrics: Sequence[MetricCourse]) -> tuple[float, str]:
-    """The share of steps at which the rewards do not vary, and a sentence on these; empty where there are none.
-
-    Without a logged spread a mean of exactly 0 or 1 shows it of rewards of 0 and 1; not one that never moves though
-    gradients flow, as a number does that nobody filled in.
-    """
+    """The share of steps at which the rewards do not vary, and a sentence on these; empty where there are none."""
+    # Without a logged spread a mean of exactly 0 or 1 shows it of rewards of 0 and 1; not one that never moves though
+    # gradients flow, as a number does that nobody filled in.
     spread, reward, norm = (metric_named(metrics, name) for name in ("reward_std", "reward", "grad_norm"))
     series, ends = (spread, (0.0,)) if spread is not None else (reward, (0.0, 1.0))
     if series is None:
@@ -240,10 +236,8 @@ _MEDIUM_CHANGE = 0.5  # of the logged spread of rewards (Cohen 1988)
 
 
 def dip_sentence(metrics: Sequence[MetricCourse]) -> str:
-    """That the mean reward fell within a few steps, by a third of its range, and came back; empty where it did not.
-
-    Of 60 series each of 40 to 400 steps that wander (AR of .5 to .95, random walks) 0 to 5 % do.
-    """
+    """That the mean reward fell within a few steps, by a third of its range, and came back; empty where it did not."""
+    # Of 60 series each of 40 to 400 steps that wander (AR of .5 to .95, random walks) 0 to 5 % do.
     reward, spread = metric_named(metrics, "reward"), metric_named(metrics, "reward_std")
     if reward is None or reward.mean.value is None or len(reward.steps) < _MIN_STEPS:
         return ""
@@ -400,7 +394,7 @@ def lost_sentence(verdicts: Sequence[MetricCourse], reward_direction: str = "is"
 def reward_sentence(metrics: Sequence[MetricCourse], goes: Direction | None = None) -> str:
     """The mean reward of the first, middle and last fifth of steps, of few at both ends; empty without one.
 
-    ``goes`` is :func:`reward_goes`, where it is known.
+    ``goes`` is :func:`reward_direction`, where it is known.
     """
     series = metric_named(metrics, "reward")
     if series is None or len(series.steps) < 2 or series.mean.value is None or _is_flat(series):

@@ -74,10 +74,8 @@ def spike_headline(step: int, metrics: Sequence[SpikeMetric], *, was_named: bool
 
 
 def may_stand_out(metric: SpikeMetric) -> bool:
-    """Whether a number is ten times its neighbors' or more, and further from them than normal steps ever are.
-
-    Where such a step is no more than a heavy tail of the run's own might make, the run alone cannot tell.
-    """
+    """Whether a number is ten times its neighbors' or more, and further from them than normal steps ever are."""
+    # Where such a step is no more than a heavy tail of the run's own might make, the run alone cannot tell.
     estimates = (metric.value, metric.typical, metric.deviation)
     value, typical, deviation = (estimate.value or 0.0 for estimate in estimates)
     return value >= _TEN_TIMES * typical > 0 and deviation >= _SIX_DEVIATIONS

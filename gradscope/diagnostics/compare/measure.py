@@ -296,26 +296,24 @@ def _cells(runs: Sequence[compared_runs.ComparedRun]) -> dict[_Cell, dict[int, c
     return dict(sorted(cells.items(), key=lambda item: [item[0][0], *(str(value) for _, value in item[0][1])]))
 
 
-def _step_caution(
-    runs: Sequence[compared_runs.ComparedRun], names: Mapping[Path, str], num_common: int
-) -> Iterator[str]:
+def _step_caution(runs: Sequence[compared_runs.ComparedRun], names: Mapping[Path, str], common: int) -> Iterator[str]:
     """The steps at which runs are compared, where these are not all of theirs; and that there are none."""
     labels = [names[run.path] for run in runs]
     steps, num_having = np.unique(np.concatenate([run.steps for run in runs]), return_counts=True)
     num_without = [int(np.sum(num_having - np.isin(steps, run.steps) == len(runs) - 1)) for run in runs]
     largest = max(num_without)
     subject, have = f"The {len(runs)} runs", "all runs have"
-    note = f"without {labels[num_without.index(largest)]} {largest:,}" if largest > num_common else ""
+    note = f"without {labels[num_without.index(largest)]} {largest:,}" if largest > common else ""
     if len(runs) == 2:
         subject, note = " and ".join(labels), " and ".join(f"{run.steps[0]} to {run.steps[-1]}" for run in runs)
         have = f"both have, of {len(runs[0].steps):,} and {len(runs[1].steps):,}"
-    if not num_common:
+    if not common:
         yield (
             f"{subject} have no step in common{f' ({note})' * bool(note)}, and what training did in between may be the "
             "difference: nothing of their steps is judged."
         )
-    elif num_common < len(steps):
-        yield f"Compared at the {num_common:,} steps that {have}{f' ({note})' * bool(note and len(runs) > 2)}."
+    elif common < len(steps):
+        yield f"Compared at the {common:,} steps that {have}{f' ({note})' * bool(note and len(runs) > 2)}."
 
 
 def _cautions(
@@ -412,10 +410,8 @@ def _range_of(metric: str, runs: Iterable[Mapping[str, float]]) -> tuple[float, 
     return low if min(values) >= low else -math.inf, high if max(values) <= high else math.inf
 
 
-def _cell(
-    cell: _Cell, by_seed: dict[int, dict[str, float]], metrics: Sequence[str], runs: Sequence[str]
-) -> ComparedCell:
-    values = {name: [run[name] for run in by_seed.values() if name in run] for name in metrics}
+def _cell(cell: _Cell, by_seed: dict[int, dict[str, float]], names: Sequence[str], runs: Sequence[str]) -> ComparedCell:
+    values = {name: [run[name] for run in by_seed.values() if name in run] for name in names}
     return ComparedCell(
         name=_cell_name(cell),
         advantage=cell[0],

@@ -139,10 +139,8 @@ def read_runs(
 
 
 def _with_run_names(runs: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
-    """Give logs that state no differing setting the setting ``run``: they are not one run made twice.
-
-    It is the run's name, without the seed where the names have one each and several seeds share the rest.
-    """
+    """Give logs that state no differing setting the setting ``run``: they are not one run made twice."""
+    # It is the run's name, without the seed where the names have one each and several seeds share the rest.
     named = [
         run.log is not None and any(other is not run and not _is_distinct(run, other) for other in runs) for run in runs
     ]
@@ -342,14 +340,12 @@ def with_side_rewards(run: ComparedRun) -> ComparedRun:
         return run
 
 
-def with_differences(
-    pairs: Sequence[ComparedPair], first: ComparedRun, second: ComparedRun
-) -> tuple[ComparedPair, ...]:
+def with_differences(pairs: Sequence[ComparedPair], first: ComparedRun, last: ComparedRun) -> tuple[ComparedPair, ...]:
     """Pairs of one run each, with the interval that their prompts give, or the steps of metrics alone."""
     # Numbers that are no mean over groups, such as the drawdown, runs whose rollouts cannot be read, and rewards in
     # two units have no such interval. The verdict is ``differ`` where zero is outside, corrected for all of them.
-    differences = means_of_runs.changes(_means(first), _means(second))
-    in_two_units = _REWARD_MEANS if unlike_rewards(first, second) else ()
+    differences = means_of_runs.changes(_means(first), _means(last))
+    in_two_units = _REWARD_MEANS if unlike_rewards(first, last) else ()
     compared = {pair.metric for pair in pairs}.difference(in_two_units)
     differences = {name: change for name, change in differences.items() if name in compared}
     judged = []
@@ -362,11 +358,9 @@ def with_differences(
 
 
 def unlike_rewards(first: ComparedRun, second: ComparedRun) -> str:
-    """Why mean rewards of two runs are in two units; empty where nothing says that they are.
-
-    Two logs of one reader name other reward functions, both have two rewards and not the same (0 and 1, -1 and 1), or
-    all rewards of one lie above those of the other.
-    """
+    """Why mean rewards of two runs are in two units; empty where nothing says that they are."""
+    # Two logs of one reader name other reward functions, both have two rewards and not the same (0 and 1, -1 and 1), or
+    # all rewards of one lie above those of the other.
     tables = [run.rewards for run in (first, second) if run.rewards is not None]
     if len(tables) < 2 or first.log is None or second.log is None:
         return ""

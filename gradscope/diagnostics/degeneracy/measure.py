@@ -170,10 +170,8 @@ class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def target(self, target: float, tokens_per_rollout: Estimate) -> results.TargetDegeneracy:
-        """The plans that bring the share of degenerate groups to a target: none, larger groups, resampling.
-
-        They start from the most frequent size where groups differ.
-        """
+        """The plans that bring the share of degenerate groups to a target: none, larger groups, resampling."""
+        # They start from the most frequent size where groups differ.
         sizes, counts = np.unique(self.table.size, return_counts=True)
         now = self.row(int(sizes[np.argmax(counts)]))
         larger = self._smallest(target, MAX_EXTRAPOLATION * now.group_size)

@@ -50,11 +50,9 @@ class StepLoss(Struct, frozen=True, kw_only=True):
 
 
 def losses_at(run: Run, objective: Objective, step: int) -> Iterator[StepLoss]:
-    """The loss that a step's update minimized, or the reason why the run does not determine it.
-
-    Others follow where training may have been resumed: TRL then samples at once and copies its reference anew. Of a
-    script the ratio may be to the log-probabilities that it logged, for which TRL's arguments have no name.
-    """
+    """The loss that a step's update minimized, or the reason why the run does not determine it."""
+    # Others follow where training may have been resumed: TRL then samples at once and copies its reference anew. Of a
+    # script the ratio may be to the log-probabilities that it logged, for which TRL's arguments have no name.
     objective = _of_one_micro_batch(run, objective, step)
     histories = [(start, synced) for start in _batch_starts(run, step) for synced in _syncs(run, objective, start)]
     for number, (sampled_at, synced_after) in enumerate(histories):

@@ -143,9 +143,7 @@ def _policy(steps: Mapping[int, dict[str, Any]], run: Run, resampling: Resamplin
     return results.LoggedPolicy(**parts, missing=missing)
 
 
-POLICY = LoggedPart(
-    lambda step, groups: {name: part.reduce_step(step, groups) for name, part in PARTS.items()}, _policy
-)
+POLICY = LoggedPart(lambda step, groups: {key: part.reduce_step(step, groups) for key, part in PARTS.items()}, _policy)
 
 
 def absence_of(name: str, part: Any) -> tuple[str, str]:

@@ -234,10 +234,8 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
         return cls(rows=rows, advantage=advantage, centered=centered, parts=parts, weights=weights)
 
     def part_spectra(self, only: Collection[str] | None) -> tuple[list[GradientSpectrum], list[RankCurvePoint]]:
-        """The parts' spectra and averages; ``only`` some groups, under the advantages that they have in the step.
-
-        The step's own spectrum, which :func:`step_spectra` adds, takes the cube of its number of rollouts.
-        """
+        """The parts' spectra and averages; ``only`` some groups, under the advantages that they have in the step."""
+        # The step's own spectrum, which :func:`step_spectra` adds, takes the cube of its number of rollouts.
         indices = [index for index, part in enumerate(self.parts) if only is None or part.group_id in only]
         parts, weights = [self.parts[index] for index in indices], [self.weights[index] for index in indices]
         stacks = replace(self, parts=parts, weights=weights).stacks()

@@ -244,11 +244,9 @@ class Fit(Struct, frozen=True):
 
 
 def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
-    """The argument that one other value of gives the logged norm of all steps; None where there is none.
-
-    A part K of the gradient g enters it times its coefficient, so that with s times the coefficient the gradient is
-    g + (s - 1) K, whose norm is a quadratic of s.
-    """
+    """The argument that one other value of gives the logged norm of all steps; None where there is none."""
+    # A part K of the gradient g enters it times its coefficient, so that with s times the coefficient the gradient is g
+    # + (s - 1) K, whose norm is a quadratic of s.
     judged = [step for step in steps if step.logged.get(NORM) and step.relative_error.get(NORM) is not None]
     if not judged or any((step.told_within or 0.0) > _WELL_TOLD for step in judged):
         return None

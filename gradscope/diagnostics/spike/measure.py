@@ -87,10 +87,8 @@ def logged_series(run: Run, *, named: int | None = None) -> LoggedSeries:
 
 
 def _are_dead(run: Run, steps: Counts, norms: Array) -> NDArray[np.bool_]:
-    """Which steps have no live group, as logged, and a norm below the median of live steps, where these are enough.
-
-    Such a norm is of the KL or of rounding: beside it that of any gradient stands out.
-    """
+    """Which steps have no live group, as logged, and a norm below the median of live steps, where these are enough."""
+    # Such a norm is of the KL or of rounding: beside it that of any gradient stands out.
     with_share, shares = run.step_metrics.series(_DEAD)
     with_spread, spreads = run.step_metrics.series("reward_std")
     are_dead = np.isin(steps, np.concatenate([with_share[shares >= 1], with_spread[spreads == 0]]))
@@ -157,10 +155,8 @@ def spike_sentences(run: Run) -> tuple[str, ...]:
 
 
 def _flat_series(run: Run, logged: LoggedSeries) -> Iterator[str]:
-    """Updates without a learning rate beyond both ends of a schedule, and a norm that is its largest at most steps.
-
-    Consoles round, verl's to three digits after the point: zeros alone are no proof.
-    """
+    """Updates without a learning rate beyond both ends of a schedule, and a norm that is its largest at most steps."""
+    # Consoles round, verl's to three digits after the point: zeros alone are no proof.
     name = next((name for name in run.step_metrics.columns if name.rpartition("/")[2] in _RATES), "")
     steps, rates = run.step_metrics.series(name)
     idle = steps[rates == 0].tolist()

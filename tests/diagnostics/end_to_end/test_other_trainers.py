@@ -52,8 +52,6 @@ def test_another_loss_than_the_one_trained_with_is_a_mismatch(
     assert old in written.read_text()
     written.write_text(written.read_text().replace(old, new))
     report = replay_run(tmp_path / "run" / log, read=ReadOptions(initial_weights=tmp_path / "initial"))
-    verdicts = [
-        quantity.verdict for step in report.steps for quantity in step.quantities if quantity.name == "grad_norm"
-    ]
+    verdicts = [part.verdict for step in report.steps for part in step.quantities if part.name == "grad_norm"]
     assert "mismatch" in verdicts
     assert "match" not in verdicts[1:]

@@ -167,10 +167,8 @@ def test_update_rows_need_no_rollout_to_be_replayed(shared_data: Path) -> None:
 
 def tokens_with(weights: list[float], norms: list[float], *, num_tokens: int | None = None):
     """A group whose token rows have these norms before they are weighed."""
-    tokens = tokens_of("a", [0] * len(weights), num_tokens=num_tokens)
-    return replace(
-        tokens, gram=np.diag(np.square(norms)), table=replace(tokens.table, logged_weights=np.array(weights))
-    )
+    group = tokens_of("a", [0] * len(weights), num_tokens=num_tokens)
+    return replace(group, gram=np.diag(np.square(norms)), table=replace(group.table, logged_weights=np.array(weights)))
 
 
 def test_tokens_of_all_groups_are_measured_on_one_scale() -> None:

@@ -123,16 +123,14 @@ def test_corrections_are_the_runs_own_too_and_none_beyond_single_precision() -> 
     effects = token_parts.correction_effects(
         1, weighed_of(prepared_of(off_policy(0.1), correction=trained, needs_sampler=True))
     )
-    assert [(effect.correction, effect.units) for effect in effects][-1] == ("trained", "sequences")
+    assert [(row.correction, row.units) for row in effects][-1] == ("trained", "sequences")
     usual = SamplerCorrection(mode="sequence_mask", low=None, high=3.0)
     effects = token_parts.correction_effects(
         1, weighed_of(prepared_of(off_policy(0.1), correction=usual, needs_sampler=True))
     )
-    assert [effect.correction for effect in effects][-1] == "sequence_ratio"
+    assert [row.correction for row in effects][-1] == "sequence_ratio"
     groups = changed(tiny_groups(3, 2), logprobs=lambda first: (-90.0,) * len(first.completion_ids))
-    effects = {
-        effect.correction: effect for effect in token_parts.correction_effects(1, weighed_of(prepared_of(groups)))
-    }
+    effects = {row.correction: row for row in token_parts.correction_effects(1, weighed_of(prepared_of(groups)))}
     assert effects["token_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["tis"].cosine.value == pytest.approx(1.0)
     assert math.isfinite(effects["tis"].chi2.value or math.nan)
@@ -426,11 +424,9 @@ def test_the_entropy_moves_with_the_inner_product_of_its_gradient_and_the_update
 def test_tokens_of_several_steps_vary_about_the_means_of_their_own_step() -> None:
     made = [made_up(seed, num_groups=4 + seed) for seed in range(2)]
     tokens = [step.weighed.tokens for step in made]
-    deviations = [
-        (step.logprobs - step.logprobs.mean()) * (step.advantages - step.advantages.mean()) for step in tokens
-    ]
+    gaps = [(step.logprobs - step.logprobs.mean()) * (step.advantages - step.advantages.mean()) for step in tokens]
     covariance = token_parts.advantage_covariance(tokens)
-    assert covariance.value == pytest.approx(np.concatenate(deviations).mean())
+    assert covariance.value == pytest.approx(np.concatenate(gaps).mean())
     moved = [replace(step, advantages=step.advantages + shift) for step, shift in zip(tokens, (3, -5), strict=True)]
     assert token_parts.advantage_covariance(moved).ends == pytest.approx(covariance.ends)
 
@@ -525,18 +521,16 @@ def test_each_correction_is_the_sum_of_its_rows() -> None:
     effects = token_parts.correction_effects(7, made.weighed)
     assert [effect.correction for effect in effects] == list(factors)
     for effect in effects:
-        corrected = (factors[effect.correction] * tokens.plain) @ made.rows
-        sums = {"own": corrected, "plain": uncorrected, "unbiased": unbiased}
+        weighed = (factors[effect.correction] * tokens.plain) @ made.rows
+        sums = {"own": weighed, "plain": uncorrected, "unbiased": unbiased}
         lengths = {name: np.linalg.norm(vector) for name, vector in sums.items()}
         assert effect.norm_ratio.value == pytest.approx(lengths["own"] / lengths["plain"])
-        if not corrected.any():  # no geometric mean is within one in a thousand
+        if not weighed.any():  # no geometric mean is within one in a thousand
             assert (effect.correction, effect.kept.value) == ("geometric_mask", 0.0)
             assert effect.cosine.undefined
             continue
-        assert effect.cosine.value == pytest.approx(corrected @ uncorrected / lengths["own"] / lengths["plain"])
-        assert effect.unbiased_cosine.value == pytest.approx(
-            corrected @ unbiased / lengths["own"] / lengths["unbiased"]
-        )
+        assert effect.cosine.value == pytest.approx(weighed @ uncorrected / lengths["own"] / lengths["plain"])
+        assert effect.unbiased_cosine.value == pytest.approx(weighed @ unbiased / lengths["own"] / lengths["unbiased"])
         f = factors[effect.correction][:: 6 if effect.units == "sequences" else 1]
         assert effect.kept.value == pytest.approx((f > 0).mean())
         assert effect.ess.value == pytest.approx(f.sum() ** 2 / len(f) / (f**2).sum())
@@ -551,15 +545,13 @@ def test_a_ratio_that_is_too_large_is_a_reason() -> None:
     cut = replace(
         result, labels=tuple(result.labels[index] for index in left), products=result.products[:, left][:, :, left]
     )
-    effects = {effect.correction: effect for effect in token_parts.correction_effects(7, cut)}
+    effects = {row.correction: row for row in token_parts.correction_effects(7, cut)}
     assert effects["sequence_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["tis"].unbiased_cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["tis"].cosine.is_defined
     run, gram = made()
     far = (np.full(2, 98.0), *gram.logprobs[1:])
-    effects = {
-        effect.correction: effect for effect in token_parts.sequence_corrections(run, replaced(gram, logprobs=far))
-    }
+    effects = {row.correction: row for row in token_parts.sequence_corrections(run, replaced(gram, logprobs=far))}
     assert effects["sequence_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["sequence_truncate"].cosine.is_defined
 

@@ -60,18 +60,16 @@ def test_advantages_of_tokens_are_a_channel_of_their_own() -> None:
     assert set(first.parts[0].nulls) == {"unweighted"}
 
 
-def answer_of(
-    groups: list[RolloutGroup], *advantages: str, max_weights: int | None = None
-) -> weight_groups.WeightAnswer:
+def answer_of(groups: list[RolloutGroup], *advantages: str, limit: int | None = None) -> weight_groups.WeightAnswer:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), groups, DAPO)
     gram = measure_step(prepared)
     request = RankRequest(rows="weight", advantages=advantages, group_sizes=(2,))
-    return weight_groups.weight_rows(prepared, gram, request=request, max_weights=max_weights)
+    return weight_groups.weight_rows(prepared, gram, request=request, max_weights=limit)
 
 
 @pytest.mark.slow
 def test_drawn_weights_have_the_numbers_that_they_have_among_all() -> None:
-    full, drawn = (answer_of(tiny_groups(), "dr_grpo", max_weights=limit) for limit in (None, 3))
+    full, drawn = (answer_of(tiny_groups(), "dr_grpo", limit=limit) for limit in (None, 3))
     names = {rank.tensor for rank in drawn.ranks}
     assert len(names) in (3, 4)
     assert "lm_head.weight" in names

@@ -69,14 +69,9 @@ def test_what_cannot_be_read_is_left_out_unless_nothing_is_left(tmp_path: Path) 
 @pytest.mark.parametrize("scale", [1.0, 5.0])
 def test_runs_of_the_same_prompts_are_paired_as_in_passk(scale: float) -> None:
     """Of 33 prompts from hard to easy one policy solved less of half: as independent runs they did not differ."""
-    better = run_of(
-        *(group_of([scale * (sample < n // 4) for sample in range(8)], prompt=f"p{n}") for n in range(3, 36))
-    )
+    better = run_of(*(group_of([scale * (row < n // 4) for row in range(8)], prompt=f"p{n}") for n in range(3, 36)))
     worse = run_of(
-        *(
-            group_of([scale * (sample < n // 4 - 1 + n % 2) for sample in range(8)], prompt=f"p{n}")
-            for n in range(35, 2, -1)
-        )
+        *(group_of([scale * (row < n // 4 - 1 + n % 2) for row in range(8)], prompt=f"p{n}") for n in range(35, 2, -1))
     )
     section, *_ = sections_of(better, worse)
     assert section.headline.startswith("B beside A: mean reward -")

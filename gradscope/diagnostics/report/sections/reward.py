@@ -121,11 +121,9 @@ def _on_shared(first: RewardTable, second: RewardTable) -> tuple[Estimate, int]:
 
 
 def _dip(table: RewardTable) -> str:
-    """That the reward fell, from one tenth of the steps to a later one, and has come back; empty where it has not.
-
-    By the largest such fall, as `reward_drawdown`; parts of fewer than ten steps would tell no fall from a wandering
-    policy. Of a fall that lasts the fifths tell.
-    """
+    """That the reward fell, from one tenth of the steps to a later one, and has come back; empty where it has not."""
+    # By the largest such fall, as `reward_drawdown`; parts of fewer than ten steps would tell no fall from a wandering
+    # policy. Of a fall that lasts the fifths tell.
     parts = np.array_split(np.unique(table.step), min(10, len(np.unique(table.step)) // _MIN_STEPS_FOR_FIFTHS) or 1)
     tables = [table.select(np.isin(table.step, steps)) for steps in parts]
     levels = [fmean(part.mean_reward_by_step().values()) for part in tables]
@@ -146,11 +144,9 @@ def _dip(table: RewardTable) -> str:
 
 
 def _falling_prompts(table: RewardTable) -> str | None:
-    """That some prompts fall from the first half of the steps to the second, told by half of their visits alone.
-
-    Every other visit chooses the prompts that fall, and the visits between say by how much: so what chance chose does
-    not fall. What all prompts do together, as a policy that wanders does, is no fall of some.
-    """
+    """That some prompts fall from the first half of the steps to the second, told by half of their visits alone."""
+    # Every other visit chooses the prompts that fall, and the visits between say by how much: so what chance chose does
+    # not fall. What all prompts do together, as a policy that wanders does, is no fall of some.
     steps, step = np.unique(table.step, return_inverse=True)
     visits, visit = np.unique(table.prompt * len(steps) + step, return_inverse=True)
     levels = np.bincount(visit, table.sums(table.reward) / table.size) / np.bincount(visit)
