@@ -46,9 +46,7 @@ def test_a_decision_has_direction_size_and_interval() -> None:
     ) in text
     assert "undecided" not in text
     assert "sign is below grpo by 0.250 (-0.250 [" in compared(pair("decides", -0.25))
-
-
-def test_few_pairs_suggest_and_do_not_decide() -> None:
+    # few pairs suggest and do not decide
     unknown = Estimate.undefined_because("a decision needs 8 pairs, there are 5")
     text = compared(pair("suggests", num_pairs=5, least_detectable=unknown))
     assert (
@@ -69,9 +67,7 @@ def test_what_is_open_says_how_far_it_could_be_and_what_would_be_found() -> None
     exact = replace(pair(), difference=Estimate.exact(0.1))
     assert "pass@1 leaves 1 of 1 pairs undecided; one of 0.400 would" in compared(exact)
     assert "one of 0.300 to 0.400 would be decided" in compared(pair(), pair(least_detectable=Estimate.exact(0.3)))
-
-
-def test_cautions_fit_what_was_compared() -> None:
+    # cautions fit what was compared
     assert compared() == "No two cells differ in exactly one thing, so nothing is compared in pairs."
     assert "only held-out samples compare like with like" in compared(pair("decides", changed="sampling"))
     assert "Some cells share fewer than two seeds" in compared(pair(num_pairs=1))

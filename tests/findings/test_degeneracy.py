@@ -222,9 +222,7 @@ def test_the_gap_is_split_over_several_steps() -> None:
         "the gap is +40.4 [+32.0, +48.0] points, 47 [31, 61] times the prediction: +39.0 [+31.0, +46.0] from groups "
         "that differ within a step and +1.4 [-0.4, +3.2] from a pass rate that moves between steps."
     ) in shown(degeneracy_report(num_steps=2))
-
-
-def test_the_gap_of_a_single_step_has_a_ratio_but_over_a_prediction_of_zero() -> None:
+    # the gap of a single step has a ratio but over a prediction of zero
     assert "the gap is +40.4 [+32.0, +48.0] points, 47 [31, 61] times the prediction." in (
         shown(degeneracy_report(num_steps=1))
     )
@@ -416,9 +414,7 @@ def test_resampled_groups_are_said_and_get_no_advice() -> None:
     assert "Dead groups were replaced before they reached this log" in text
     assert "try" not in text
     assert "Resampling dead groups" not in text
-
-
-def test_levels_between_pass_and_fail_are_pointed_out() -> None:
+    # levels between pass and fail are pointed out
     assert "The rewards have 3 levels" in shown(degeneracy_report(), replace(LOG, num_levels=3))
     assert "levels" not in shown(degeneracy_report())
 

@@ -35,9 +35,7 @@ def test_the_step_with_most_tokens_beyond_the_bound_is_named() -> None:
         "At step 5 the sampler's logged log-probabilities differ from these weights' by more than 0.1 at 25.0 % of "
         "1,500 tokens (mean 0.01, largest 2): other weights, another temperature or other kernels sampled them.",
     )
-
-
-def test_without_logged_probabilities_nothing_is_said() -> None:
+    # without logged probabilities nothing is said
     assert logged.logprob_findings(STEPS) == ()
 
 

@@ -21,14 +21,10 @@ def test_a_file_reaches_from_its_smallest_to_its_largest_budget() -> None:
         "before.jsonl: pass@32 is forecast at 0.810 [0.730, 0.890] from 16 samples a prompt; the value rests on the "
         "shape of the distribution of pass rates, the interval does not."
     )
-
-
-def test_a_forecast_says_from_how_many_samples_where_prompts_have_unlike_numbers() -> None:
+    # a forecast says from how many samples where prompts have unlike numbers
     *_, forecast = passk_findings([replace(TABLE, num_samples=(1, 19))], [], [0])
     assert "is forecast at 0.810 [0.730, 0.890] from 1 to 19 samples a prompt; the value" in forecast
-
-
-def test_a_single_budget_is_named_once_and_none_is_explained() -> None:
+    # a single budget is named once and none is explained
     first = replace(TABLE, rows=TABLE.rows[:1], forecasts=())
     assert passk_findings([first], [], [0]) == ("before.jsonl: pass@1 = 0.420 [0.360, 0.480] over 64 prompts.",)
     beyond = replace(TABLE, rows=TABLE.rows[-1:], forecasts=())
@@ -69,16 +65,12 @@ def test_samples_that_agree_are_called_copies_unless_all_prompts_pass_or_fail() 
     solved = replace(rows[-1], pass_at_k=Estimate.exact(1.0), pass_hat_k=Estimate.exact(1.0))
     for changes in ({"num_prompts": 10}, {"rows": (solved,)}, {"rows": copies.rows[:1]}):
         assert len(passk_findings([replace(copies, **changes)], [], [0])) == 1
-
-
-def test_a_single_common_budget_has_no_course() -> None:
+    # a single common budget has no course
     single = replace(COMPARISON, rows=COMPARISON.rows[:1], crossover_k=None, num_unpaired=0)
     assert compared(single)[0].startswith("after against before: +0.320 [+0.270, +0.370] at k = 1; a gain ")
     nothing = replace(COMPARISON.rows[0], difference=Estimate.undefined_because("k exceeds the samples"))
     assert compared(replace(single, rows=(nothing,)))[0] == "before and after have no budget in common."
-
-
-def test_a_factor_beyond_the_samples_is_a_lower_bound() -> None:
+    # a factor beyond the samples is a lower bound
     open_upwards = replace(COMPARISON, rows=COMPARISON.rows[3:])
     assert compared(open_upwards)[1] == (
         "before needs at least 1.40 times the samples of after for the same pass@8; its own set no upper end."
@@ -93,8 +85,6 @@ def test_the_verdict_on_two_files_comes_first_and_what_each_reaches_last() -> No
     assert sentences[1] == f"{SECOND.name}: 3 samples have no reward and are not counted."
     for sentence, table in zip(sentences[-2:], (TABLE, SECOND), strict=True):
         assert sentence.startswith(f"{table.name}: pass@1 = ")
-
-
-def test_a_verdict_that_is_decided_names_no_other() -> None:
+    # a verdict that is decided names no other
     decided = replace(COMPARISON, verdict="search compression")
     assert compared(decided)[0].endswith(". Verdict: search compression.")

@@ -178,9 +178,7 @@ def test_a_rank_near_the_floor_is_to_be_confirmed():
     assert sentence.endswith("use --precision high.")
     (sentence,) = reliability_findings(spectra, (), {**REDUCED, "dtype": "float32", "tf32": True})
     assert "the noise floor of TF32" in sentence
-
-
-def test_nothing_is_advised_where_nothing_is_hidden_or_nothing_is_left_to_do():
+    # nothing is advised where nothing is hidden or nothing is left to do
     assert reliability_findings([spectrum(3.0, 1.0), spectrum(3.0, 1e-3)], (), REDUCED) == ()
     assert reliability_findings([spectrum(3.0, 0.05)], (), {**REDUCED, "precision": "high"}) == ()
 
@@ -196,9 +194,7 @@ def test_tokens_of_the_last_step_are_counted() -> None:
     assert sparsity_findings([sparsity(1, 0.1), sparsity(9, 0.7)]) == (
         "At step 9 50.0 % of the tokens have a row below 1 % of the largest, 25.0 % exactly zero (Gini 0.70).",
     )
-
-
-def test_the_most_and_the_least_even_weight_are_named() -> None:
+    # the most and the least even weight are named
     weights = [sparsity(9, 0.7, "mlp"), sparsity(9, 0.2, "attn", Estimate.exact(0.1)), sparsity(1, 0.9, "lm_head")]
     assert sparsity_findings([weights[2], *weights[:2]]) == (
         "At step 9 the entries of the weights' gradients are most even in attn (Gini 0.20, 10.0 % below 1 % of the "
@@ -266,9 +262,7 @@ def test_the_quietest_baseline_that_differs_measurably_is_named() -> None:
         "The optimal baseline of a mixed group is 0.25 on average, at a mean reward of 0.75; of the baselines that "
         "differ measurably, shrinkage has 37.5 % less gradient noise than leave_one_out (ratio 0.62 [0.50, 0.75]).",
     )
-
-
-def test_a_baseline_whose_interval_holds_one_cannot_be_told_apart() -> None:
+    # a baseline whose interval holds one cannot be told apart
     ratios = {"zero": between(0.8, 1.2), "shrinkage": Estimate.exact(0.3)}
     assert update_findings([], [noise(Estimate.undefined_because("no group is mixed"), **ratios)]) == (
         "No group shows an optimal baseline; no baseline can be told from leave_one_out by the noise of its gradient.",
@@ -304,9 +298,7 @@ def test_the_cosine_tells_where_the_transfer_does_not() -> None:
         "logged, to first order)."
     )
     assert "point towards" in heldout_findings([of_step(2, OPEN, RISING)])[0]
-
-
-def test_nothing_is_said_of_what_is_open() -> None:
+    # nothing is said of what is open
     assert heldout_findings([]) == heldout_findings([of_step(2, OPEN)]) == ()
     assert heldout_findings([of_step(2, UNDEFINED, UNDEFINED, None)]) == ()
 
@@ -399,9 +391,7 @@ def test_held_out_prompts_that_were_asked_for_come_before_what_is_always_there()
     verdict, first, *rest = rank_headline(with_heldout)
     assert first.startswith("Step 9 raises the correct answers of the 62 held-out prompts")
     assert rank_headline(unmeasured)[: 1 + len(rest)] == (verdict, *rest)
-
-
-def test_other_rows_lead_with_their_own_findings() -> None:
+    # other rows lead with their own findings
     assert rank_headline(replace(weight_report(), findings=tuple("ABCDEF"))) == tuple("ABCD")
     assert rank_headline(weight_report()) == ()
 

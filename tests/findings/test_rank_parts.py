@@ -35,21 +35,15 @@ def test_a_rank_of_tokens_stands_beside_their_number() -> None:
         "At step 9 the 120 tokens of a live group span 30.0 directions by effective rank (advantage logged, mean over "
         "10 live groups).",
     )
-
-
-def test_without_a_logged_advantage_another_is_named() -> None:
+    # without a logged advantage another is named
     assert "(advantage sign, mean over" in rank_parts.token_findings([point(1, 60.0, advantage="sign")])[0]
-
-
-def test_a_sample_and_a_sketch_say_what_they_cost() -> None:
+    # a sample and a sketch say what they cost
     sampled = rank_parts.token_findings([point(1, 30.0, method="sampled")])
     assert sampled[1].startswith("Only 25.0 % of the tokens were measured, drawn at random;")
     assert sampled[1].endswith("--max-tokens N takes more, --sketch K all.")
     sketched = rank_parts.token_findings([point(1, 30.0, method="sketch", energy_error=0.0313)])
     assert sketched[1].startswith("Rows were sketched: each squared singular value is known to 3.1 % of their sum")
-
-
-def test_steps_without_a_weighted_token_have_no_rank() -> None:
+    # steps without a weighted token have no rank
     expected = "No token of these steps has a weight under these advantages: their matrices are zero."
     assert rank_parts.token_findings([point(1, None)]) == rank_parts.token_findings([]) == (expected,)
 
@@ -67,9 +61,7 @@ def test_corrections_that_change_nothing_are_said_to() -> None:
         "No correction for the sampler turns the gradient of step 41: its cosine with the uncorrected one is at least "
         "0.9980.",
     )
-
-
-def test_some_of_the_corrections_are_not_said_to_be_all() -> None:
+    # some of the corrections are not said to be all
     (sentence,) = rank_parts.correction_findings(effects(0.999), " by sequence")
     assert sentence.startswith("No correction for the sampler by sequence turns the gradient")
     (sentence,) = rank_parts.correction_findings(effects(0.9), " by sequence")
@@ -84,9 +76,7 @@ def test_the_correction_that_turns_the_gradient_most_is_named() -> None:
     assert sentence.endswith("of its norm.")
     (sentence,) = rank_parts.correction_findings(effects(0.9, 0.4, ess=0.03))
     assert sentence.endswith("whole sequence ratios are worth 3.0 % of the sequences.")
-
-
-def test_without_corrections_there_is_nothing_to_say() -> None:
+    # without corrections there is nothing to say
     unknown = Estimate.undefined_because("a ratio of this step is beyond 1e30")
     assert rank_parts.correction_findings([]) == ()
     assert rank_parts.correction_findings([replace(rank_examples.correction("tis"), cosine=unknown)]) == ()
@@ -206,9 +196,7 @@ def test_principal_directions_stand_beside_a_random_change() -> None:
         "On average 6.0 % of a change lies in the principal directions of the initial weights; a random change would "
         "have 1.0 % there."
     )
-
-
-def test_a_single_checkpoint_has_no_trajectory() -> None:
+    # a single checkpoint has no trajectory
     single = replace(TRAJECTORY, top_energy=UNDEFINED, linear_growth=UNDEFINED)
     unknown = replace(update(10.0), bfloat16_changed=UNDEFINED)
     (sentence,) = rank_parts.weight_update_findings([unknown], [single])
@@ -255,9 +243,7 @@ def test_an_adapter_that_does_nothing_yet_is_said() -> None:
         == rank_parts.adapter_findings([])
         == ()
     )
-
-
-def test_an_adapter_stands_beside_unrelated_factors() -> None:
+    # an adapter stands beside unrelated factors
     assert rank_parts.adapter_findings([rank_examples.adapter_state(0), rank_examples.adapter_state(20)]) == (
         "After 20 updates B is zero nowhere; B A has effective rank 6.4 of at most 8 and 0.37 of the norm of its "
         "factors on average (unrelated factors: 7.8 and 0.35).",

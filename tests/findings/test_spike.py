@@ -24,9 +24,7 @@ def test_a_step_that_stands_out_is_said_with_what_makes_it() -> None:
     assert sentences[2] == ("A few rollouts do not make it: without 1 of 4 the norm is 5.3, the steps around have 1.2.")
     assert "(83.0 %) mostly repeat runs of four tokens; the median of the step is 4.0 %." in sentences[3]
     assert sentences[4] == "Of the squared norm, lm_head.weight 61.0 % (of the parameters 6.0 %)."
-
-
-def test_a_norm_that_comes_down_is_said_to() -> None:
+    # a norm that comes down is said to
     report = spike_report()
     gone = (replace(report.removals[0], grad_norm=1.1),)
     assert "Without 1 of 4 rollouts it is at most that of the steps around it." in findings_of(

@@ -172,9 +172,7 @@ def test_a_run_passes_its_own_baseline_and_a_starved_one_fails(log: Path, baseli
     assert "was 0.5 in the baseline and is 0.9; the change is +0.4 [" in verdict.meaning
     assert "on the 20 prompts of both, each counted once; " in verdict.meaning
     assert "gradscope degeneracy" in verdict.next_step
-
-
-def test_what_the_baseline_lacks_is_unknown_unless_allowed(log: Path, baseline: Path) -> None:
+    # what the baseline lacks is unknown unless allowed
     report = check_run(log, CheckSettings(track=["pass_rate"], baseline=baseline))
     assert report.outcome == "unknown"
     assert report.verdicts[0].next_step == "Write the baseline again from a good run: --update-baseline --force"
@@ -259,9 +257,7 @@ def test_a_trend_is_worse_in_either_direction() -> None:
     assert judged("frac_reward_zero_std", -0.3).outcome == "pass"
     verdict = judged("frac_reward_zero_std@trend", -0.3)
     assert (verdict.outcome, verdict.op) == ("fail", "==")
-
-
-def test_a_side_without_a_finite_value_decides_nothing_or_fails() -> None:
+    # a side without a finite value decides nothing or fails
     defined = BaselineMetric(estimate=Estimate.exact(0.5))
     unknown = BaselineMetric(estimate=Estimate.undefined_because("no log"))
     (verdict,) = baseline_verdicts({"kl": defined}, {"kl": unknown}, path="run")

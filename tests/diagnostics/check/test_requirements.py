@@ -65,9 +65,7 @@ def test_a_metric_is_silent_where_it_skips_more_than_its_usual_distance(
 def test_what_is_no_selector_belongs_to_the_name() -> None:
     names = [*CATALOG, "pass@8", "val/mean@8", "x@", "@max", "x@last20%:median", "x@last200%", "x@5", "x@5,", "x@5:max"]
     assert [requirements.split_metric(name) for name in names] == [(name, None) for name in names]
-
-
-def test_a_single_step_is_one_where_no_number_has_the_whole_name() -> None:
+    # a single step is one where no number has the whole name
     names = ["kl", "val/mean", "val/mean@8", "pass_at_k"]
     texts = ["kl@5", "kl@5:max", "pass@8@5", "val/mean@8", "val/mean@9", "pass@8", "kl@5:median", "x@5", "kl@5-9"]
     assert [requirements.with_range(text, names) for text in texts] == [

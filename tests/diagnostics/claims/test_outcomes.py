@@ -164,9 +164,7 @@ def test_a_gain_that_is_gone_at_the_largest_budget_is_compression() -> None:
     assert (judgement.verdict, judgement.null.value) == ("supported", 0.0)
     assert judgement.estimate.value == pytest.approx(0.0, abs=1e-3)
     assert judgement.why.startswith("A gain at the smallest budget")
-
-
-def test_expansion_contradicts_and_the_rest_is_open() -> None:
+    # expansion contradicts and the rest is open
     rows = [SimpleNamespace(k=k, difference=between(-0.1, 0.1) if k < 8 else UNKNOWN) for k in (1, 4, 8)]
     for verdict, expected in (("capacity expansion", "contradicted"), ("undecided", "cannot_tell")):
         comparison = SimpleNamespace(rows=rows, verdict=verdict, evidence="a gain and no more", verifier="it errs")

@@ -16,9 +16,7 @@ def test_every_claim_says_everything_and_has_a_name_of_its_own() -> None:
         assert len({(getattr(claim, text), claim.claim) for claim in CLAIMS}) == len(CLAIMS)
     assert len({claim.name for claim in CLAIMS}) == len(CLAIMS)
     assert all(claim.settle.endswith(".") and claim.claim.endswith(".") for claim in CLAIMS)
-
-
-def test_a_claim_asks_for_weights_exactly_where_it_says_that_it_needs_them() -> None:
+    # a claim asks for weights exactly where it says that it needs them
     reasons = ("No weights here.", "An update needs two checkpoints of one kind, and there are 0.")
     evidence = Evidence(run=two_steps(), steps=(), no_gradients="no weights here")
     rows = claims_of(evidence, [replace(claim, needs=None) for claim in CLAIMS]).claims

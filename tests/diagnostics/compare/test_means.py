@@ -28,9 +28,7 @@ def test_courses_of_the_same_steps_are_compared_step_by_step() -> None:
     assert same_steps.side_of_zero == 1
     other_steps = means.changes({"kl": before}, {"kl": means.SeriesMean(tuple(range(2, 42)), after.values)})["kl"]
     assert other_steps.side_of_zero == 0  # what both do over their course is noise there
-
-
-def test_of_shares_a_trend_is_at_most_one() -> None:
+    # of shares a trend is at most one
     assert means.SeriesTrend(STEPS, np.linspace(0.0, 1.0, 40)).ends == (-1.0, 1.0)
     assert means.SeriesTrend(STEPS, np.linspace(0.0, 2.0, 40)).estimate.value == pytest.approx(2.0)
     assert means.SeriesTrend((1, 2), np.array([0.0, 1.0])).estimate.undefined

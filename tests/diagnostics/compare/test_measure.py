@@ -50,9 +50,7 @@ def test_seeds_decide_suggest_or_leave_open() -> None:
     (pair,) = with_verdicts([pair_of([0.25] * 8)])  # equal differences are decided by their signs alone
     assert (pair.p_holm, pair.verdict) == (None, "decides")
     assert pair.least_detectable.undefined == "all pairs differ by the same amount"
-
-
-def test_a_decision_counts_all_tests_that_could_decide() -> None:
+    # a decision counts all tests that could decide
     noise = np.random.default_rng(0).normal(size=(6, 8)).tolist()
     few, many = (with_verdicts([pair_of(RISING), *map(pair_of, noise[:number])]) for number in (5, 6))
     assert (few[0].sign_flip_p_holm, few[0].verdict) == (pytest.approx(6 * 2 / 256), "decides")

@@ -163,16 +163,12 @@ def test_policies_of_unequal_strength_make_a_gap_of_their_own() -> None:
     assert report.policy_gap.between_prompts.value == pytest.approx(0.0)
     rows = [(row.policy, row.num_groups, row.pass_rate.value) for row in report.by_policy]
     assert rows == [("strong", 6, 1.0), ("weak", 6, 0.0)]
-
-
-def test_policies_with_graded_rewards_have_shares_alone() -> None:
+    # policies with graded rewards have shares alone
     graded = [sampled_by(group_of([0.5, 0.2], prompt=name), name) for name in ("strong", "weak")]
     report = degeneracy_of_run(run_of(*graded))
     assert report.policy_gap is None
     assert {row.pass_rate.undefined for row in report.by_policy} == {NO_THRESHOLD}
-
-
-def test_the_gap_is_that_of_groups_whose_policies_are_known() -> None:
+    # the gap is that of groups whose policies are known
     named = [sampled_by(group_of([1.0, name == "a"], prompt=name), name) for name in "ab"]
     unnamed = group_of([0.0, 0.0], prompt="c")
     gaps = [degeneracy_of_run(run_of(*groups)).policy_gap for groups in (named, [*named, unnamed])]

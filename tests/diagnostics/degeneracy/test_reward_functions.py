@@ -161,9 +161,7 @@ def test_a_function_is_main_by_its_name_or_where_it_alone_is_of_zero_and_one() -
     run = with_rewards(run, correct=[[1, 0], [None, None], [0, 1]], judge=[[None, None], [0.5, 0.1], [None, None]])
     report = degeneracy_of_run(run)
     assert (report.frac_reward_conflict.value, report.reward_conflict) == (0.0, None)
-
-
-def test_a_part_that_was_named_as_the_reward_is_held_against_the_whole() -> None:
+    # a part that was named as the reward is held against the whole
     groups = (group_of(list(row), prompt=f"p{n}", step=1 + n // 3) for n, row in enumerate(CORRECT))
     run = with_rewards(run_of(*groups), reward=TOTAL.tolist(), correct=CORRECT.tolist(), length=LENGTH.tolist())
     report = degeneracy_of_run(run)
@@ -180,9 +178,7 @@ def test_reward_functions_tie_or_tell_apart() -> None:
     assert (exact.name, exact.frac_tied.value, exact.num_alone, exact.num_rescuable) == ("exact", third, 1, 0)
     assert (exact.weight, dense.weight) == (1.0, 0.0)
     assert dense.difference_share.undefined == "it is no part of the reward"
-
-
-def test_functions_without_differences_or_values_have_no_share() -> None:
+    # functions without differences or values have no share
     run = run_of(group_of([1, 1], prompt="a"), group_of([1, 0], prompt="b"))
     report = degeneracy_of_run(with_rewards(run, one=[[1, 1], [1, 0]], two=[[1, None], [0, 1]]))
     assert report.by_reward[1].frac_tied.undefined == "it is missing in 1 of 2 groups"

@@ -40,9 +40,7 @@ def test_the_first_update_of_a_batch_has_ratio_one_and_later_ones_the_weights_th
     assert loss_of(run, 3).weights == (full(0),)
     assert loss_of(run, 5).sampled_with == full(3)
     assert loss_of(run, 8).sampled_with is None  # not on disk
-
-
-def test_a_resumed_run_samples_at_once_whatever_the_arguments_say():
+    # a resumed run samples at once whatever the arguments say
     metrics = {1: {"reward": 1.0}, 4: {"reward": 1.0}, 6: {"reward": 1.0}}
     run = run_with(*map(full, range(6)), settings={"num_iterations": 2}, metrics=metrics)
     resumed = replace(run, repeats={2: 1, 3: 1, 5: 4})

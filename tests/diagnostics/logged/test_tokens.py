@@ -240,9 +240,7 @@ def test_lags_are_those_of_the_first_token_with_share_and_gap() -> None:
     rows = staleness.by_lag
     assert [(row.lag, row.num_rollouts, row.share) for row in rows] == [(0, 2, 0.4), (2, 2, 0.4), (3, 1, 0.2)]
     assert [row.logprob_gap.value for row in rows] == pytest.approx([0.0, 0.2, 0.3])
-
-
-def test_lags_without_log_probabilities_updates_or_a_past_say_so() -> None:
+    # lags without log probabilities updates or a past say so
     (row,) = tokens.logged_part(tokens.STALENESS, run_of(tokens_of({"policy_versions": (0, 0)})), FEW).by_lag
     assert row.logprob_gap.undefined == "no rollout of this lag has log-probabilities of both sampler and trainer"
     unused = {"policy_versions": (0, 0), "mask": (False,)}

@@ -184,9 +184,7 @@ def test_tokens_of_all_groups_are_measured_on_one_scale() -> None:
     assert module._token_sparsity(7, [tokens_of("a", [0, 0], logged=False)]) == []
     (dead,) = module._token_sparsity(7, [tokens_with([0.0, 0.0], [1.0, 1.0])])
     assert (dead.zero.value, dead.gini.undefined) == (1.0, "every row is zero")
-
-
-def test_each_weight_has_the_sparsity_of_its_entries() -> None:
+    # each weight has the sparsity of its entries
     sizes = {"even": [1.0] * 6, "single": [0.0, 0.0, 0.0, 0.0, 0.0, 5.0]}
     spectra = [
         WeightSpectrum(tensor=name, shape=(2, 3), singular_values=np.ones(2), entries=row_sparsity(values))

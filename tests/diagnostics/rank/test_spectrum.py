@@ -41,9 +41,7 @@ def test_the_floor_is_the_row_error_times_the_frobenius_norm_or_that_of_float64(
     nulls = {"gaussian": Estimate.exact(2.0)}
     computed = spectrum_of(GRAM, label(), relative_row_error=0.0, values=np.array([2.0, 2.0]), nulls=nulls)
     assert (computed.ranks.stable_rank.value, computed.nulls) == (pytest.approx(2.0), nulls)
-
-
-def test_the_mean_row_is_subtracted_only_where_the_label_says_so() -> None:
+    # the mean row is subtracted only where the label says so
     same = np.full((2, 2), 4.0)
     assert spectrum_of(same, label(), relative_row_error=0.0).singular_values[0] == pytest.approx(8**0.5)
     centered = spectrum_of(same, label(centered=True), relative_row_error=0.0)

@@ -302,9 +302,7 @@ def test_means_are_of_tokens_and_intervals_of_groups() -> None:
     # Satterthwaite's degrees of freedom are at most Student's
     assert result.difference.high - result.difference.low >= expected.high - expected.low
     assert result.difference.num_units == 6
-
-
-def test_a_sign_that_no_token_has_is_undefined_and_one_of_a_single_group_has_no_interval() -> None:
+    # a sign that no token has is undefined and one of a single group has no interval
     change = change_by_advantage([1.0, 1.0, 2.0, -1.0], [0, 1, 2, 2], [0.5, 1.0, 1.5, -1.0])
     assert change.neither.undefined == "no token of the step has such an advantage"
     assert change.positive.value == pytest.approx(1.0)
@@ -595,9 +593,7 @@ def test_each_sequence_correction_is_the_sum_of_its_rows() -> None:
         assert effect.ess.value == pytest.approx(f.sum() ** 2 / 8 / (f**2).sum())
     assert effects[-1].cosine.low is not None
     assert effects[-1].cosine.num_units == 4
-
-
-def test_tokens_that_do_not_count_and_numbers_that_are_none_are_on_policy() -> None:
+    # tokens that do not count and numbers that are none are on policy
     run, gram = made(mask=(True, False))
     ratio = token_parts.sequence_corrections(run, gram)[-1]
     first = np.exp(GAPS[:, 0])

@@ -39,9 +39,7 @@ def test_proportional_advantages_are_combined_once() -> None:
     (_, dead) = combined("dr_grpo")
     assert [part.matrix for part in dead.parts] == [None]
     assert dead.combinations.factors.shape == (0, 2)
-
-
-def test_nulls_are_the_scores_the_signs_and_dealt_advantages() -> None:
+    # nulls are the scores the signs and dealt advantages
     part, factors = combined("dr_grpo")[0].parts[0], combined("dr_grpo")[0].combinations.factors
     np.testing.assert_allclose(factors[part.nulls["unweighted"][0]], 0.5)
     np.testing.assert_allclose(np.abs(factors[part.nulls["signs"][0]]), 0.5)

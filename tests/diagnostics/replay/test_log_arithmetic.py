@@ -347,9 +347,7 @@ def test_advantages_of_the_stated_formulation_match() -> None:
         of_step = [group_of(row, step=1, prompt=f"p{n}", advantages=logged) for n, (row, logged) in enumerate(groups)]
         quantity, _, error = replayed(replay_advantages, run_of(*of_step, settings=settings))
         assert (quantity.verdict, error) == ("match", pytest.approx(0.0, abs=1e-9)), settings
-
-
-def test_advantages_of_an_infinite_reward_are_blamed_on_it() -> None:
+    # advantages of an infinite reward are blamed on it
     for logged, reason in ((math.inf, "not_finite"), (0.75, "log_differs")):
         quantity, *_ = replayed(replay_advantages, one_step({"scale_rewards": "group"}, reward=logged))
         assert (quantity.verdict, quantity.reason) == ("mismatch", reason)

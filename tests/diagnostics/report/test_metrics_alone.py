@@ -125,9 +125,7 @@ def test_without_the_share_the_page_says_how_to_name_it() -> None:
     assert sections["courses"].findings == ("Logged: KL.",)
     assert sections_of(metrics_alone(reward_std=(0.5,)))["courses"].severity == "unknown"
     assert "courses" not in sections_of(metrics_alone(frac_reward_zero_std=(0.5,)))
-
-
-def test_steps_without_a_spread_of_rewards_are_steps_without_a_gradient() -> None:
+    # steps without a spread of rewards are steps without a gradient
     severities = [
         sections_of(metrics_alone(reward_std=(0.0,) * dead + (0.2,) * (4 - dead)))["signal"].severity
         for dead in (1, 2, 3)

@@ -106,9 +106,7 @@ def test_rollouts_come_by_their_part_of_the_gradient(gram: StepGram) -> None:
         assert first.projection_share.value == pytest.approx(shares[first.group_id, first.sample])
         remaining = [row for row, name in enumerate(names) if name != (first.group_id, first.sample)]
         assert first.norm_without.value == pytest.approx(np.sqrt(matrix[np.ix_(remaining, remaining)].sum()), rel=1e-6)
-
-
-def test_without_gradients_those_that_repeat_most_come_first() -> None:
+    # without gradients those that repeat most come first
     texts = ["one two three four five", "no no no no no no no", "short"]
     group = with_fields(group_of([0.0, 1.0, 0.0]), completion=texts)
     ranked = module._rollouts_of([group], None, "the weights are gone")

@@ -147,9 +147,7 @@ def test_the_whole_log_each_step_and_the_worst_tokens() -> None:
     assert worst.rows[0][:3] == (3, 0, 0)
     assert worst.rows[0][5] == pytest.approx(math.exp(0.03))
     assert section.charts[0].series[0].values == pytest.approx((0.01, 0.02, 0.03))
-
-
-def test_one_step_has_no_course_and_long_sequences_disagree_though_their_tokens_do_not() -> None:
+    # one step has no course and long sequences disagree though their tokens do not
     section = section_of(run_of(tokens_of(scored([-1.0], [-1.5]))))
     assert section.charts == ()
     assert len(section.tables) == 2
@@ -311,16 +309,12 @@ def test_claims_judge_the_numbers_of_the_report() -> None:
         Estimate.exact(0.0),
         "supported",
     )
-
-
-def test_tokens_that_the_report_looked_at_are_judged() -> None:
+    # tokens that the report looked at are judged
     weighed = {1: made_up(num_groups=8).weighed}
     section = claims_section(inputs_with_grams(parts=TokenParts(weighed=weighed)))
     assert rows_of(section)["entropy.covariance"][2] == advantage_covariance([weighed[1].tokens])
     assert {claim.name for claim in CLAIMS} - set(rows_of(section)) == NEEDS_MORE - {"entropy.covariance"}
-
-
-def test_without_gradients_or_a_group_to_judge_the_table_says_why() -> None:
+    # without gradients or a group to judge the table says why
     run = run_of(group_of([None, None], step=1))
     assert rows_of(claims_section(inputs_of(run)))["dead_groups.excess"][2].undefined is not None
     run = run_of(group_of([1, 0, 0, 1], step=1))

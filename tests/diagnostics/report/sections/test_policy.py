@@ -92,9 +92,7 @@ def test_lags_are_reported_drawn_and_listed() -> None:
     assert [row[:2] for row in lags] == [(0, 24), (1, 12)]
     assert lags[1][3].value == pytest.approx(0.025)
     assert section.next_step.startswith("Where the gap grows with the lag")
-
-
-def test_a_lag_without_log_probabilities_asks_for_them() -> None:
+    # a lag without log probabilities asks for them
     section = policy.staleness_section(inputs_of(run_of(tokens_of({"policy_versions": (0, 0)}, step=4))))
     assert section.next_step.startswith("Log the log-probabilities of sampler and trainer as well")
     assert section.tables[0].caption == "Rollouts by lag"
@@ -189,11 +187,6 @@ def test_a_direction_that_is_falling_uncertain_or_small_has_its_own_advice() -> 
     assert section.findings[0].endswith("+0.03 [+0.03, +0.03]: too little to matter.")
 
 
-def test_equal_rewards_say_nothing_about_length() -> None:
-    section = policy.length_section(inputs_of(run_of(group((2, 4), (1, 1)))))
-    assert section.findings[0].startswith("Whether length goes with the reward is undefined: ")
-
-
 @pytest.mark.parametrize(
     ("statuses", "finding"),
     [
@@ -227,6 +220,8 @@ def test_equal_rewards_have_no_correlation_and_leave_no_rounding() -> None:
     assert sum(abs(row[2]) < 1e-9 for row in rows) == sum(str(row[2]) == "0.0" for row in rows) > 0
     rows = policy.length_section(inputs_of(run_of(group((2, 4), (1, 0))))).tables[0].rows
     assert rows[0][3] == Estimate.undefined_because("no gradient was recomputed")
+    equal = policy.length_section(inputs_of(run_of(group((2, 4), (1, 1)))))
+    assert equal.findings[0].startswith("Whether length goes with the reward is undefined: ")
     missing = policy.length_section(inputs_of(run_of(group((0, 0), (1, 0))))).missing
     assert str(missing).startswith("The log has no completions to measure.")
 

@@ -58,9 +58,7 @@ def test_norms_are_summed_by_position_and_entropy() -> None:
         ("most uncertain quarter", 1, "0.50 to 0.50"),
     ]
     assert [row[4] for row in by_entropy] == pytest.approx([0.7, 0.15, 0.1, 0.05])
-
-
-def test_a_token_that_is_white_space_can_be_seen() -> None:
+    # a token that is white space can be seen
     section = section_of_tokens(rollout([1.0, 2.0], [0.5, 0.4], texts=(" ", "\n")))
     assert [row[2] for row in section.tables[2].rows] == [repr("\n"), repr(" ")]
     assert len(section_of_tokens(rollout([1.0, 2.0], [0.5, 0.5])).findings) == 3  # a kind holds every token or none
