@@ -61,10 +61,10 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
     sure = [(pair, pair.within_runs) for pair in pairs if pair.within_runs and pair.verdict == "differ"]
     if not sure:
         yield from comparison.levels_left
-        looked_at = ", ".join(_UNITS.get(pair.metric, (pair.metric,))[0] for pair in pairs)
+        labels = ", ".join(_UNITS.get(pair.metric, (pair.metric,))[0] for pair in pairs)
         start = f"No difference between {first} and {second} is"
         start = "Of means and trends over all steps none is" if comparison.parting or comparison.levels_left else start
-        yield f"{start} beyond chance ({len(pairs)} looked at: {looked_at})."
+        yield f"{start} beyond chance ({len(pairs)} looked at: {labels})."
         return
     sure.sort(key=lambda entry: (entry[0].metric in _UPDATE_METRICS, -entry[1].effect_over_interval))
     texts = []

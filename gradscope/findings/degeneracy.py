@@ -200,12 +200,12 @@ def _faults(report: results.DegeneracyReport) -> Iterator[str]:
         if broken is not None:
             rollouts = counted(broken.num_rollouts, "rollout")
             yield f"The {whose} of {rollouts} is NaN or infinite ({broken.where}): {then}."
-    of_live = f"of {report.num_groups - report.num_dead:,} groups with unequal rewards"
+    live = f"of {report.num_groups - report.num_dead:,} groups with unequal rewards"
     if report.contradicts_rewards and report.num_zeroed > report.num_contradicting:
-        yield f"In {report.num_zeroed:,} {of_live} all logged advantages are zero: these gave no gradient either."
+        yield f"In {report.num_zeroed:,} {live} all logged advantages are zero: these gave no gradient either."
     elif report.contradicts_rewards:
         yield (
-            f"In {report.num_contradicting:,} {of_live} the logged advantages fall where the rewards rise: their sign "
+            f"In {report.num_contradicting:,} {live} the logged advantages fall where the rewards rise: their sign "
             "is wrong, or they are those of other rollouts."
         )
     if report.has_other_baseline and 2 * report.num_moved > report.num_dead:
@@ -215,7 +215,7 @@ def _faults(report: results.DegeneracyReport) -> Iterator[str]:
         )
     elif report.has_other_baseline:
         yield (
-            f"In {report.num_off_mean:,} {of_live} the logged advantages do not sum to zero: the baseline is not the "
+            f"In {report.num_off_mean:,} {live} the logged advantages do not sum to zero: the baseline is not the "
             "mean of these rewards (but of a batch, a critic, of more rollouts than were logged, or none)."
         )
 
@@ -226,8 +226,8 @@ def copies_sentence(report: results.DegeneracyReport) -> str:
         return f"Groups differ in size but have {report.num_once} different completions each: rows were logged twice."
     if report.frac_copied <= _COPIED:
         return ""
-    of_dead = f"{percent(report.frac_copied)} of completions in groups of equal rewards repeat another of their group"
-    return f"{of_dead} to the letter: is the sampler greedy, are seeds shared, or did the policy collapse?"
+    text = f"{percent(report.frac_copied)} of completions in groups of equal rewards repeat another of their group"
+    return f"{text} to the letter: is the sampler greedy, are seeds shared, or did the policy collapse?"
 
 
 def _share(report: results.DegeneracyReport) -> str:

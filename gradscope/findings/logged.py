@@ -269,7 +269,7 @@ def level_sentences(metrics: Sequence[MetricCourse]) -> Iterator[str]:
 def reward_direction(metrics: Sequence[MetricCourse]) -> Direction:
     """The direction of the mean reward; "is" where it is uncertain, or it falls by little.
 
-    It hardly rises where any rise is surely small beside the logged spread of rewards, though there is room for one: of
+    It hardly rises where any rise is surely small against the logged spread of rewards, though there is room: of
     rewards up to 1, half a deviation. It stalls where that is so from the middle fifth on.
     """
     series, spread = metric_named(metrics, "reward"), metric_named(metrics, "reward_std")

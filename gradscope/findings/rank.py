@@ -280,7 +280,7 @@ def _baseline(baselines: Sequence[results.BaselineNoise]) -> list[str]:
     if not baselines:
         return []
     total = baselines[0]
-    usable = {n: r for n, r in total.relative_noise.items() if n not in _OWN_REWARD and _side_of_one(r)}
+    usable = {n: r for n, r in total.relative_noise.items() if n not in _SEES_ITS_REWARD and _side_of_one(r)}
     optimum = (
         f"The optimal baseline of a mixed group is {total.optimal_baseline.value:.2f} on average, at a mean reward of "
         f"{total.pass_rate:.2f}"
@@ -297,7 +297,7 @@ def _baseline(baselines: Sequence[results.BaselineNoise]) -> list[str]:
 
 
 _ALIGNED = 0.9  # a cosine whose interval lies below this is called another direction
-_OWN_REWARD = ("group_mean", "optimal")
+_SEES_ITS_REWARD = ("group_mean", "optimal")
 """Baselines that see the rollout that they are for; their noise is no fair comparison."""
 
 
@@ -306,16 +306,16 @@ def heldout_findings(steps: Sequence[results.HeldoutTransfer]) -> tuple[str, ...
     first = max(steps, key=lambda row: row.step, default=None)
     if first is None or first.frac_hurt.value is None:
         return ()
-    of_prompts = f"correct answers of the {first.num_heldout} held-out prompts"
+    answers = f"correct answers of the {first.num_heldout} held-out prompts"
     if side := first.transfer.side_of_zero:
         carries = (
-            f"Step {first.step} {'raises' if side > 0 else 'lowers'} the {of_prompts} by "
+            f"Step {first.step} {'raises' if side > 0 else 'lowers'} the {answers} by "
             f"{with_interval(first.transfer, '.2f')} of what it does to the answers that it was trained on"
         )
     elif side := first.cosine.side_of_zero:
         carries = (
             f"The prompts of step {first.step}, each counted alike, point {'towards' if side > 0 else 'away from'} the "
-            f"{of_prompts}: mean cosine {with_interval(first.cosine, '.3f')}"
+            f"{answers}: mean cosine {with_interval(first.cosine, '.3f')}"
         )
     else:
         return ()

@@ -171,7 +171,7 @@ def weight_update_findings(
     updates: Sequence[results.WeightUpdate],
     trajectories: Sequence[results.UpdateTrajectory],
     *,
-    of_adapter: bool = False,
+    is_adapter: bool = False,
 ) -> tuple[str, ...]:
     """What training did to the weights, each number with its null, in at most five sentences."""
     trajectory, since = trajectories[0], results.whole_changes(updates)
@@ -188,7 +188,7 @@ def weight_update_findings(
     if number:
         sentences.append(
             f"After {since[0].last} updates the change of a matrix has effective rank {means[0]:.1f} on average over "
-            f"{number} matrices; unrelated {'factors' if of_adapter else 'entries'} would give {means[1]:.1f}."
+            f"{number} matrices; unrelated {'factors' if is_adapter else 'entries'} would give {means[1]:.1f}."
         )
     number, means = _means(since, "principal_overlap", "principal_null")
     if number:

@@ -1,4 +1,4 @@
-"""Sentences about a step: whether it stands out from those around it, and what its gradient is made of."""
+"""Sentences about a step: whether it stands out from those around it, and the parts of its gradient."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MUCH_REPEATED = 0.5  # share of repeated runs of tokens from which on a text is 
 
 
 def spike_findings(report: SpikeReport, steps: Sequence[str] = ()) -> SpikeReport:
-    """The report with its sentences: whether the step stands out, other ``steps``, what its gradient is made of."""
+    """The report with its sentences: whether the step stands out, other ``steps``, and the parts of its gradient."""
     sentences = [spike_headline(report.step, report.metrics, was_named=report.was_named), *steps]
     logged = next((metric.value.value for metric in report.metrics if metric.name == "grad_norm"), None)
     norm = report.grad_norm.value

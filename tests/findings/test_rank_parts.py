@@ -227,7 +227,7 @@ def test_singular_values_and_directions_stand_beside_an_unrelated_change() -> No
 
 
 def test_an_adapters_change_is_held_against_factors() -> None:
-    sentence = rank_parts.weight_update_findings([update(6.0)], [TRAJECTORY], of_adapter=True)[1]
+    sentence = rank_parts.weight_update_findings([update(6.0)], [TRAJECTORY], is_adapter=True)[1]
     assert "unrelated factors would give 12.0" in sentence
 
 

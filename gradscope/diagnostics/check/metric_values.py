@@ -189,10 +189,10 @@ class MetricValues(Struct, kw_only=True):
         if all_steps and not steps:
             return MetricValue.unknown(f"the run has no such step, it has {_span(all_steps)}", name)
         chosen_steps = set(steps)
-        of_groups = not self._is_logged_metric(metric) and (
+        is_per_group = not self._is_logged_metric(metric) and (
             _degeneracy_part(metric) in _GROUP_FIELDS or _policy_part(metric)
         )
-        if of_groups and selector.aggregate == "mean" and not chosen_steps.isdisjoint(self.run.steps):
+        if is_per_group and selector.aggregate == "mean" and not chosen_steps.isdisjoint(self.run.steps):
             chosen = replace(
                 self.run,
                 groups=groups_of_steps(self.run.groups, steps),
@@ -212,7 +212,7 @@ class MetricValues(Struct, kw_only=True):
         broken = _not_finite(metric, decisive)
         if broken is not None:
             return broken
-        must_have: Needed = "last" if selector.aggregate == "last" else "most" if of_groups else "all"
+        must_have: Needed = "last" if selector.aggregate == "last" else "most" if is_per_group else "all"
         gap = None if is_replayed else self._gap(metric, series, steps, must_have)
         if gap is not None:
             return gap

@@ -234,7 +234,7 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
     """A run of any other reader: its steps from its rollouts, its settings as far as they are logged."""
     run = read_run(path, read, rewards_only=True, measured="completions", progress=progress, metrics_alone=True)
     if run.source.kind == "metrics":
-        return _read_metrics_alone(path, run)
+        return _read_metrics(path, run)
     if run.source.format in _SAMPLE_FORMATS:
         raise InputError("it holds samples of an evaluation and no training steps", hint=SAMPLES_HINT)
     table = run.judged_rewards
@@ -268,7 +268,7 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
     )
 
 
-def _read_metrics_alone(path: Path, run: Run) -> ComparedRun:
+def _read_metrics(path: Path, run: Run) -> ComparedRun:
     names = [name for name in ("reward", "frac_reward_zero_std") if name in run.step_metrics.columns]
     if not any(logged.keys() >= set(names) for logged in run.metrics.values()):
         names = names[:1]  # each is logged at steps of its own, as by two callbacks
@@ -374,8 +374,8 @@ def unlike_levels(first: RewardTable, second: RewardTable) -> str:
     before, after = (np.unique(table.reward[~np.isnan(table.reward)]) for table in (first, second))
     if min(len(before), len(after)) < 2:
         return ""
-    is_apart = before[-1] < after[0] or after[-1] < before[0]
-    if not is_apart and not (len(before) == len(after) == 2 and any(before != after)):
+    is_disjoint = before[-1] < after[0] or after[-1] < before[0]
+    if not is_disjoint and not (len(before) == len(after) == 2 and any(before != after)):
         return ""
     ends = " and ".join(f"{rewards[0]:.3g} to {rewards[-1]:.3g}" for rewards in (before, after))
     return f"Their rewards go from {ends}, so mean rewards are in two units."

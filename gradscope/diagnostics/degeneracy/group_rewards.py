@@ -113,7 +113,7 @@ By = Literal["step", "window"]
 EstimateCache = dict[bytes, DegeneracyEstimates]  # a digest of some groups -> their estimates
 _STEP_CHUNK = 1 << 13  # steps whose groups are tables of their own at once
 NUM_WINDOWS = 10
-"""Windows that a course over time is cut into: few enough to read, and with more groups each than a step has."""
+"""Windows that a series of steps is cut into: few enough to read, and with more groups each than a step has."""
 
 
 class DegeneracyOptions(Struct, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class DegeneracyOptions(Struct, frozen=True, kw_only=True):
     """The p of the i.i.d. prediction: a number, "step" for each step's own; None: the mean of the log."""
     target_degeneracy: float | None = None
     """A share of degenerate groups; the report says what it takes to get there."""
-    by: By = "step"  # rows of the course over time: each step, or at most ten windows of neighboring steps
+    by: By = "step"  # rows of the series over steps: each step, or at most ten windows of neighboring steps
     resampling: Resampling = RESAMPLING  # how often, and from which seed
 
     def __post_init__(self) -> None:
@@ -174,7 +174,7 @@ def _level_counts(chosen: GroupRewards) -> NDArray[np.int64]:
     return counts
 
 
-def measure_course(run: Run, table: GroupTable, by: By, reward: str | None) -> degeneracy.DegeneracyCourse:
+def measure_series(run: Run, table: GroupTable, by: By, reward: str | None) -> degeneracy.DegeneracyCourse:
     """The shares of :func:`degeneracy_by_step`, without intervals."""
     ordered, bounds = _in_steps(table, by)
     starts, size = bounds[:-1], np.diff(bounds)

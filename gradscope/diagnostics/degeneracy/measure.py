@@ -329,7 +329,7 @@ def degeneracy_of_run(
         policy_gap=policy_gap,
         by_environment=breakdowns.measure_environments(chosen, table, resampling=resampling),
         by_step=deferred(lambda: group_rewards.degeneracy_by_step(run, table, reward, options)),
-        course=group_rewards.measure_course(run, table, options.by, reward),
+        course=group_rewards.measure_series(run, table, options.by, reward),
         pass_rates=deferred(lambda: describe_pass_rates(table, sizes.rates)),
         starvation=starvation,
         advantages=deferred(

@@ -185,8 +185,8 @@ class Recomputer:
         norms_alone: Whether a norm that matches the logged one is enough of a step: it takes one pass.
     """
 
-    def __init__(self, run: Run, options: EngineOptions, *, bound_rounding: bool, norms_alone: bool = False) -> None:
-        self._run, self._options, self.bound_rounding, self.norms_alone = run, options, bound_rounding, norms_alone
+    def __init__(self, run: Run, options: EngineOptions, *, bound_rounding: bool, norm_only: bool = False) -> None:
+        self._run, self._options, self.bound_rounding, self.norm_only = run, options, bound_rounding, norm_only
         self.progress: ProgressCallback = no_progress
         self._fitted: Assumption | None = None
         self._by_trls_output = self._pads_left = False
@@ -292,7 +292,7 @@ class Recomputer:
 
     def _step_norm(self, prepared: PreparedStep) -> StepNorm | None:
         has_advantages = all(advantages is not None for advantages in prepared.plan.advantages)
-        if not (self.norms_alone and has_advantages and num_connected() == 1) or self._is_reduced:
+        if not (self.norm_only and has_advantages and num_connected() == 1) or self._is_reduced:
             return None
         logged = self._logged(prepared.step)
         if logged is None:
@@ -558,8 +558,8 @@ def _with_head(run: Run) -> Run:
         return run
     dtypes = tensor_dtypes(weights)
     in_float32 = {tensor.rpartition(".")[0].rpartition(".")[2] for tensor, dtype in dtypes.items() if dtype == "F32"}
-    is_alone = bool(in_float32) and in_float32 <= {"lm_head", "embed_tokens"} and {*dtypes.values()} != {"F32"}
-    return replace(run, settings=run.settings.with_values({name: is_alone}))
+    has_float32_head = bool(in_float32) and in_float32 <= {"lm_head", "embed_tokens"} and {*dtypes.values()} != {"F32"}
+    return replace(run, settings=run.settings.with_values({name: has_float32_head}))
 
 
 def _loaded_dtype(run: Run) -> FloatName | None:

@@ -53,7 +53,7 @@ def losses_at(run: Run, objective: Objective, step: int) -> Iterator[StepLoss]:
     """The loss that a step's update minimized, or the reason why the run does not determine it."""
     # Others follow where training may have been resumed: TRL then samples at once and copies its reference anew. Of a
     # script the ratio may be to the log-probabilities that it logged, for which TRL's arguments have no name.
-    objective = _of_one_micro_batch(run, objective, step)
+    objective = _in_one_micro_batch(run, objective, step)
     histories = [(start, synced) for start in _batch_starts(run, step) for synced in _syncs(run, objective, start)]
     for number, (sampled_at, synced_after) in enumerate(histories):
         yield replace(_loss(run, objective, step, sampled_at, synced_after), resumed=number > 0)
@@ -62,7 +62,7 @@ def losses_at(run: Run, objective: Objective, step: int) -> Iterator[StepLoss]:
         yield replace(_loss(run, objective, step, step, histories[0][1]), by_logged=True)
 
 
-def _of_one_micro_batch(run: Run, objective: Objective, step: int) -> Objective:
+def _in_one_micro_batch(run: Run, objective: Objective, step: int) -> Objective:
     """The objective of a step whose rollouts are one micro-batch, where the arguments alone do not tell."""
     settings, num_rows = run.settings, sum(group.size for group in run.groups_at(step))
     sizes = [settings.get(name) for name in ("per_device_train_batch_size", "generation_batch_size")]

@@ -229,7 +229,7 @@ def measure_steps(
     question: RowQuestion | None = None,
     *,
     bound_rounding: bool = False,
-    norms_alone: bool = False,
+    norm_only: bool = False,
 ) -> Iterator[MeasuredStep]:
     """The Gram matrix of each step, or the reason why there is none, as soon as it is computed, in the given order.
 
@@ -243,7 +243,7 @@ def measure_steps(
     """
     require_libraries()
     measure = partial(
-        _measure_steps, options=options, question=question, bound_rounding=bound_rounding, norms_alone=norms_alone
+        _measure_steps, options=options, question=question, bound_rounding=bound_rounding, norm_only=norm_only
     )
     with _precision_context(options):
         for measured in measure(run, steps, progress=progress):
@@ -263,7 +263,7 @@ def _measure_steps(
     question: RowQuestion | None,
     *,
     bound_rounding: bool,
-    norms_alone: bool,
+    norm_only: bool,
 ) -> Iterator[MeasuredStep]:
     """The same with the steps and checkpoints as they are numbered."""
     from gradscope.gradients.plan.trainers import objective_of
@@ -280,7 +280,7 @@ def _measure_steps(
         if reason is None and weights is not None:
             from gradscope.diagnostics.inputs.recomputed import Recomputer  # seconds that a log alone need not wait
 
-            recomputer = recomputer or Recomputer(run, options, bound_rounding=bound_rounding, norms_alone=norms_alone)
+            recomputer = recomputer or Recomputer(run, options, bound_rounding=bound_rounding, norm_only=norm_only)
             recomputer.progress = part(progress, done, len(steps), label)
             measure = partial(_measure, run, measured, recomputer, options, question)
             measured = measure(loss, weights)
@@ -393,7 +393,7 @@ def _step_cache(
 ) -> StepCache | None:
     if options.unfinished is None:
         return None
-    arithmetic = (options.device, options.dtype, options.precision, recomputer.bound_rounding, recomputer.norms_alone)
+    arithmetic = (options.device, options.dtype, options.precision, recomputer.bound_rounding, recomputer.norm_only)
     choices = (options.engine, options.verify, options.batch_tokens, *arithmetic)
     return StepCache(options.unfinished, run, step, loss.objective, choices, options.notice, loss.weights)
 

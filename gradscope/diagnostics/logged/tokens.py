@@ -26,7 +26,7 @@ from gradscope.rollouts.run import Run
 
 
 class LoggedPart(NamedTuple):
-    """How a part of :class:`LoggedPolicy` is made of what each step has for it."""
+    """How a part of :class:`LoggedPolicy` is combined from what each step has for it."""
 
     reduce_step: Callable[[int, Sequence[RolloutGroup]], Any]  # what a step has for it, without its tokens; or None
     combine: Callable[[Mapping[int, Any], Run, Resampling], Any]  # the part, from what each step of the run has

@@ -199,7 +199,7 @@ def _pass_at_k_targets(rows: StepRows) -> tuple[Mapping[str, Array], str | None]
 
 
 def _noise_within(rows: StepRows, advantage: str) -> Estimate:
-    """The noise of halves of the groups, whose advantages are made of the half alone."""
+    """The noise of halves of the groups, with advantages relative to the half."""
     if advantage == LOGGED:
         return Estimate.undefined_because("logged advantages are relative to whole groups; name their formulation")
     entry, groups = formulation(advantage), sub_groups(rows, None)

@@ -16,7 +16,7 @@ from gradscope.option import Option
 from gradscope.results.source import RowKind
 
 ROLLOUT_ROWS = ("rollout", "group")
-"""Kinds of rows that are made of whole rollouts, and ask nothing of a step but held-out answers."""
+"""Kinds of rows that are whole rollouts, and ask nothing of a step but held-out answers."""
 TOKEN_ROWS = ("token", "hidden", "logit")  # kinds of rows that are tokens
 
 

@@ -114,8 +114,8 @@ def mean_null_ranks(values: Mapping[str, gram_spectrum.Array], *, num_units: int
     """The effective rank under each null, a mean over the draws that left a matrix to rank."""
     missing = Estimate.undefined_because(TOKEN_ADVANTAGES if values else gram_spectrum.ZERO_MATRIX)
     means = dict.fromkeys(gram_spectrum.NULLS, missing)
-    for name, of_null in values.items():
-        ranks = gram_spectrum.effective_ranks(of_null)
+    for name, null_draws in values.items():
+        ranks = gram_spectrum.effective_ranks(null_draws)
         finite = ranks[np.isfinite(ranks)]
         means[name] = Estimate.undefined_because(gram_spectrum.ZERO_MATRIX)
         if len(finite):

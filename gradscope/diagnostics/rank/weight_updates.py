@@ -201,7 +201,7 @@ def update_report(run: Run, progress: ProgressCallback) -> results.RankReport:
         adapters=adapters,
         findings=(
             *idle_adapter_findings(adapters),
-            *weight_update_findings(updates, trajectories, of_adapter=bool(adapters)),
+            *weight_update_findings(updates, trajectories, is_adapter=bool(adapters)),
             *adapter_findings(adapters),
         ),
     )

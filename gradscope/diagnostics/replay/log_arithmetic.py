@@ -249,7 +249,7 @@ def _compare(name: str, value: float, logged: float, half_unit: float = 0.0) -> 
 
 
 def batch_of_step(run: Run, measured: MeasuredStep) -> StepBatch | Reason:
-    """What the trainer made of the step's rewards, or why that is unknown."""
+    """The rewards that the trainer derived from the step's, or why they are unknown."""
     if not measured.groups:
         return run.notes[measured.step]
     unscored = any(reward is None for group in measured.groups for reward in group.rewards)
@@ -537,14 +537,14 @@ def _formulated(name: str, groups: Sequence[RolloutGroup], settings: TrainerSett
     return np.concatenate(compute_step_advantages(name, rewards))
 
 
-def num_norms_alone(run: Run) -> int:
+def num_norms_without_rollouts(run: Run) -> int:
     """How many steps have a norm that no rollouts of the log belong to."""
     return len({*run.step_metrics.series("grad_norm")[0].tolist()} - {*run.updates, *run.notes})
 
 
 def without_rollouts(run: Run) -> Iterator[str]:
     """That a script logged norms of steps without rollouts."""
-    if run.source.format == "generic" and (number := num_norms_alone(run)):
+    if run.source.format == "generic" and (number := num_norms_without_rollouts(run)):
         reuse = "; if their updates used a batch again, num_iterations says so"
         yield (
             f"The log has a grad_norm at {counted(number, 'further step')} without rollouts"

@@ -268,7 +268,7 @@ def replay_run(
     chosen = tuple(sorted({*run.updates, *run.notes})) if steps is None else inputs.select_steps(run, steps)
     replayed: list[StepReplay] = []
     described: list[Mapping[str, object]] = []
-    for measured in inputs.measure_steps(run, chosen, engine, progress, bound_rounding=True, norms_alone=True):
+    for measured in inputs.measure_steps(run, chosen, engine, progress, bound_rounding=True, norm_only=True):
         replayed.append(replay_step(run, measured, tolerance))
         described += [measured.recomputed.described] if measured.recomputed else []
     uncached = replace(engine, unfinished=None)  # other arguments are tried
@@ -292,7 +292,7 @@ def _in_one_precision(
     if run.settings.name_precision or not guessed or len(exact) <= len(met) / 2:
         return list(steps)
     run = replace(run, settings=run.settings.with_values({"bf16": False}))
-    measured = inputs.measure_steps(run, guessed, engine, progress, bound_rounding=True, norms_alone=True)
+    measured = inputs.measure_steps(run, guessed, engine, progress, bound_rounding=True, norm_only=True)
     replayed = {step.step: replay_step(run, step, tolerance) for step in measured}
     return [replayed.get(step.step, step) for step in steps]
 
@@ -305,7 +305,7 @@ def _fit_with_kl(
     if not unmet or not run.trained_by_trl or run.settings.get("beta") or run.settings.are_of_rloo:
         return None
     run = replace(run, settings=run.settings.with_values({"beta": 1.0}))
-    measured = inputs.measure_steps(run, unmet[:TRIED], engine, progress, bound_rounding=True, norms_alone=True)
+    measured = inputs.measure_steps(run, unmet[:TRIED], engine, progress, bound_rounding=True, norm_only=True)
     fit = fit_of(run, [replay_step(run, step, tolerance) for step in measured])
     return None if fit is None else replace(fit, stated=0.0)
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
-from gradscope.diagnostics.replay.log_arithmetic import num_norms_alone
+from gradscope.diagnostics.replay.log_arithmetic import num_norms_without_rollouts
 from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE
 from gradscope.progress import ProgressCallback
 from gradscope.reason import Reason
@@ -179,7 +179,7 @@ def _step_numbering(run: Run, step: int) -> Reason | None:
             "that of several updates"
         )
         return Reason("several_updates", text, hint=_EACH_UPDATE)
-    if updates == 1 and (number := num_norms_alone(run)):
+    if updates == 1 and (number := num_norms_without_rollouts(run)):
         text = f"{counted(number, 'step')} of the log without rollouts may have used parts of these"
         hint = "Log with each update the rollouts that it used; if it used a batch again, num_iterations says so."
         return Reason("batch_split", f"{text}, or other weights, another loss or advantage made this step", hint=hint)
@@ -214,7 +214,7 @@ _COEFFICIENTS = {
 """Part of the gradient -> last names of the argument that multiplies it and nothing else."""
 _BY_CHANCE = 1e-3  # chance of all steps but the most telling to agree on a value, up to which it is named
 _TELLING = 0.5  # share of all factors that a step allows, up to which its norm depends on the factor
-_WELL_TOLD = 1e-4  # spread of a norm; in bfloat16, beyond it, the part is another one than in float32 by some per cent
+_MAX_SPREAD = 1e-4  # spread of a norm; in bfloat16, beyond it, the part is another one than in float32 by some per cent
 _NO_PART = 1e-7  # share of the gradient that float32 makes of a part that is zero
 Interval = tuple[float, float]
 
@@ -248,7 +248,7 @@ def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
     # A part K of the gradient g enters it times its coefficient, so that with s times the coefficient the gradient is g
     # + (s - 1) K, whose norm is a quadratic of s.
     judged = [step for step in steps if step.logged.get(NORM) and step.relative_error.get(NORM) is not None]
-    if not judged or any((step.told_within or 0.0) > _WELL_TOLD for step in judged):
+    if not judged or any((step.told_within or 0.0) > _MAX_SPREAD for step in judged):
         return None
     for part, names in _COEFFICIENTS.items():
         stated_values = run.settings.values.items()
@@ -273,7 +273,7 @@ def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
 
 TRIED = 4  # steps that a value is looked for at: two that agree are enough
 _SECANTS = 8
-_OF_THREE_DIGITS = 0.02  # largest chance of a temperature that gives one norm to be so near a number of three digits
+_ROUND_CHANCE = 0.02  # largest chance of a temperature that gives one norm to be so near a number of three digits
 _TEMPERATURES = ("temperature", "actor_rollout_ref.rollout.temperature", "policy.generation.temperature")
 
 
@@ -288,12 +288,12 @@ def fit_temperature(
     if not all(0 < norms[NORM] < math.inf for step in judged for norms in (step.logged, step.recomputed)):
         return None
     allowed = {step.step: GRAD_NORM_TOLERANCE + run.half_unit(step.step, NORM) / step.logged[NORM] for step in judged}
-    if any(step.told_within or allowed[step.step] > _WELL_TOLD for step in judged):
+    if any(step.told_within or allowed[step.step] > _MAX_SPREAD for step in judged):
         return None
     errors = [math.log(step.recomputed[NORM] / step.logged[NORM]) for step in judged]
     near = max(allowed.values(), default=0.0)
     distances = (max(abs(other - errors[0]), near) for other in errors[1:])  # all by one factor is another scale
-    if not judged or _OF_THREE_DIGITS * math.prod(near / distance for distance in distances) > _BY_CHANCE:
+    if not judged or _ROUND_CHANCE * math.prod(near / distance for distance in distances) > _BY_CHANCE:
         return None
     ((name, stated),) = named
     # a step without a logged norm takes one pass, and nothing else is tried
@@ -301,9 +301,9 @@ def fit_temperature(
     for logged in logs.values():
         logged.pop(NORM, None)
 
-    def error_at(step: StepReplay, value: float) -> float:
+    def norm_error(step: StepReplay, value: float) -> float:
         tried = replace(run, metrics=logs, settings=run.settings.with_values({name: value}))
-        (measured,) = inputs.measure_steps(tried, [step.step], engine, progress, norms_alone=True)
+        (measured,) = inputs.measure_steps(tried, [step.step], engine, progress, norm_only=True)
         norm = measured.recomputed.norm if measured.recomputed else None
         return math.log(norm / step.logged[NORM]) if norm else math.nan
 
@@ -311,12 +311,12 @@ def fit_temperature(
     change = last  # of the logarithm: a norm is about inverse to the temperature
     for _ in range(_SECANTS):
         value *= math.exp(min(max(change, -1.0), 1.0))
-        before, last = last, error_at(judged[0], value)
+        before, last = last, norm_error(judged[0], value)
         if last == before or not abs(last) > GRAD_NORM_TOLERANCE:
             break
         change *= last / (before - last)
     value = float(f"{value:.3g}")
-    is_met = all(abs(error_at(step, value)) <= allowed[step.step] for step in judged)
+    is_met = all(abs(norm_error(step, value)) <= allowed[step.step] for step in judged)
     return Fit(name, stated, (value,), len(judged)) if is_met else None
 
 
@@ -353,7 +353,7 @@ def common_cause(run: Run, steps: Sequence[StepReplay]) -> Iterator[str]:
         return
     ratios, limit = logged / recomputed, settings.get("max_grad_norm") or 0.0
     spread = max(_SAME, *(step.told_within or 0.0 for step in steps))
-    if np.ptp(ratios) <= spread * ratios.mean() < abs(ratios.mean() - 1) / _WELL_APART:
+    if np.ptp(ratios) <= spread * ratios.mean() < abs(ratios.mean() - 1) / _MIN_SPREADS:
         factor = f"{ratios.mean():.6g} times the recomputed ones at all {len(steps)} steps"
         length = (settings.get("max_completion_length") or 0.0) / ratios.mean()
         tolerance = min(spread * length, _NEAR_WHOLE)
@@ -369,6 +369,6 @@ def common_cause(run: Run, steps: Sequence[StepReplay]) -> Iterator[str]:
         yield f"The log has {logged[0]:.6g} {at_all}, as after clipping{to_limit}."
 
 
-_WELL_APART = 10.0  # spreads that a common factor is from 1 at least: closer ones may be alike by chance
+_MIN_SPREADS = 10.0  # spreads that a common factor is from 1 at least: closer ones may be alike by chance
 _NEAR_WHOLE = 0.05  # tokens: a tenth of all factors give a length that is so near a whole number
 _SAME = 1e-5  # relative spread of numbers in float32 that count as one: clip_grad_norm_ adds 1e-6 to the norm

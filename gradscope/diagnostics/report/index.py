@@ -215,7 +215,7 @@ _METRICS_ALONE = {"reward": _REWARD, "frac_reward_zero_std": _DEAD}
 """What the trainer logged of rollouts that are not in the log."""
 _UNSTATED = "not known"
 _SHOWN = 40  # characters of a setting's value; a longer one is cut
-_OF_THE_FOLDER = ("output_dir", "logging_dir", "run_name", "output", "default_local_dir", "experiment_name")
+_FOLDER_SETTINGS = ("output_dir", "logging_dir", "run_name", "output", "default_local_dir", "experiment_name")
 """Settings that name where a run is and not what it does, by their last part."""
 
 
@@ -291,9 +291,9 @@ def _numbers(run: Run, steps: Sequence[int]) -> means_of_runs.Means:
         judged = table.select(table.size > 1)
         if len(judged):
             numbers[_DEAD] = means_of_runs.dead_over_steps(judged)
-        for metric, of_lengths in means_of_runs.completion_lengths(table).items():
+        for metric, lengths in means_of_runs.completion_lengths(table).items():
             _, unit, *trend = metric.split("_")
-            numbers[", ".join((f"{unit} of a completion", *trend))] = of_lengths
+            numbers[", ".join((f"{unit} of a completion", *trend))] = lengths
     logged = common_metrics(run)
     for metric, title in (_LOGGED if run.groups else _METRICS_ALONE | _LOGGED).items():
         by_step = _finite(logged, metric)
@@ -319,10 +319,10 @@ def _sentences(first: str, other_runs: Sequence[str], rows: Sequence[_Row], sure
     """For each other run, what is beyond chance, most important first; runs without any together at the end."""
     unclear = []
     for other in other_runs:
-        of_run = [row for row in sure if row.run == other]
+        run_rows = [row for row in sure if row.run == other]
         if len(other_runs) == 1:  # of two runs the surest alone, in its one unit
-            of_run.sort(key=lambda row: -row.difference.effect_over_interval)
-        sentences = [f"{row.title} {_formatted(row.difference, row.title, signed=True)}" for row in of_run]
+            run_rows.sort(key=lambda row: -row.difference.effect_over_interval)
+        sentences = [f"{row.title} {_formatted(row.difference, row.title, signed=True)}" for row in run_rows]
         if not sentences:
             unclear.append(other)
             continue
@@ -390,11 +390,11 @@ def _series(runs: Mapping[str, Run]) -> ReportSection:
         ),
     ]
     ends = [
-        f"{name} {' to '.join(number(of_run[step], '.3g') for step in sorted({min(of_run), max(of_run)}))}"
-        for name, of_run in zip(runs, rewards, strict=True)
-        if of_run
+        f"{name} {' to '.join(number(by_step[step], '.3g') for step in sorted({min(by_step), max(by_step)}))}"
+        for name, by_step in zip(runs, rewards, strict=True)
+        if by_step
     ]
-    between = ", first to last step" if any(len(of_run) > 1 for of_run in rewards) else ""
+    between = ", first to last step" if any(len(by_step) > 1 for by_step in rewards) else ""
     finding = f"Mean reward{between}: {'; '.join(ends)}." if ends else "No step of these runs has all rewards."
     charts = (chart for lines in drawn if sum(map(bool, lines[2])) > 1 for chart in _overlaid(tuple(runs), *lines))
     return ReportSection(
@@ -411,14 +411,14 @@ def _overlaid(
 ) -> Iterator[Chart]:
     """The runs as lines of one scale; more than a chart can hold in several, the first run in each."""
     steps = sorted(set().union(*values))
-    finite = [value for of_run in values for value in of_run.values() if math.isfinite(value)] or [0.0]
+    finite = [value for by_step in values for value in by_step.values() if math.isfinite(value)] or [0.0]
     first, *rest = zip(names, values, strict=True)
     batches = [rest[start : start + _IN_A_CHART - 1] for start in range(0, len(rest), _IN_A_CHART - 1)]
     for part_number, batch in enumerate(batches, start=1):
         yield from lines_over(
             steps,
             title if len(batches) == 1 else f"{title}, {part_number} of {len(batches)}",
-            {name: map(of_run.get, steps) for name, of_run in (first, *batch)},
+            {name: map(by_step.get, steps) for name, by_step in (first, *batch)},
             y_label=y_label,
             y_range=y_range or ((min(finite), max(finite)) if len(batches) > 1 and min(finite) < max(finite) else None),
         )
@@ -450,7 +450,7 @@ def _settings(runs: Mapping[str, Run]) -> ReportSection:
         group_sizes = ", ".join(map(str, sizes_of(run.groups)))
         settings.append({"rollouts of a group": group_sizes} if group_sizes else {})
         for key, value in run.settings.values.items():
-            if key.rpartition(".")[2] not in _OF_THE_FOLDER:
+            if key.rpartition(".")[2] not in _FOLDER_SETTINGS:
                 text = str(value)
                 settings[-1][key] = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
     unlogged = [name for name, run in runs.items() if run.settings.origin is None]
@@ -465,9 +465,9 @@ def _settings(runs: Mapping[str, Run]) -> ReportSection:
     stated = {key: values for key, values in values_of.items() if len(values) > 1}
     differing = [key for key, values in stated.items() if len(set(values)) > 1]
     caveats = [f"The arguments of {', '.join(unlogged)} are not in the log."] if unlogged else []
-    if num_alone := len(values_of) - len(stated):
+    if num_unshared := len(values_of) - len(stated):
         caveats.append(
-            f"{num_alone} more {'is' if num_alone == 1 else 'are'} stated by one run alone, and unknown of the others."
+            f"{num_unshared} more {'is' if num_unshared == 1 else 'are'} stated by one run alone, and unknown of the others."
         )
     summary = f"{len(differing)} of {counted(len(stated), 'setting')} differ{'s' * (len(differing) == 1)}" + (
         f": {', '.join(differing[:6])}" if differing else ""

@@ -80,7 +80,7 @@ _MIN_FORKED = 1 << 13  # rollouts of a log whose tokens several processes read, 
 _CHUNKS = 64  # parts of its steps, which say how far they are
 
 
-def _of_gradients(name: str) -> Callable[[ReportInputs], ReportSection]:
+def _gradient_section(name: str) -> Callable[[ReportInputs], ReportSection]:
     def section(inputs: ReportInputs) -> ReportSection:
         absent = inputs.tokens if name == "tokens" else inputs.no_grams
         if isinstance(absent, Unavailable) and (name == "tokens" or not inputs.grams):
@@ -98,9 +98,9 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     signal_section,
     zero_loss_section,
     agreement.replay_section,
-    _of_gradients("rank"),
-    _of_gradients("contributions"),
-    _of_gradients("tokens"),
+    _gradient_section("rank"),
+    _gradient_section("contributions"),
+    _gradient_section("tokens"),
     policy.length_section,
     rewards_section,
     loss_scale_section,
@@ -109,10 +109,10 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     policy.entropy_section,
     policy.generation_section,
     coverage_section,
-    _of_gradients("formulations"),
+    _gradient_section("formulations"),
     agreement.claims_section,
 )
-_NOT_ASKED: tuple[tuple[MeasuredStep, ...], Unavailable] = (
+_NO_GRADIENTS: tuple[tuple[MeasuredStep, ...], Unavailable] = (
     (),
     Unavailable(
         reason="Gradients were not recomputed, as asked (--no-gradients).", hint="Leave that option out to get them."
@@ -161,7 +161,7 @@ def report_run(
     if run.source.kind == "metrics":
         return report_of_metrics(run, _name(run), agreement.agreement_as_logged(run))
     chosen = _usable_steps(run, steps) if steps is None or steps == "all" else select_steps(run, steps)
-    measured, absent = _NOT_ASKED
+    measured, absent = _NO_GRADIENTS
     most_tokens = MAX_TOKENS if options.tokens is None else options.tokens
     if gradients:
         measured, absent = _measured(run, chosen, engine, progress)
@@ -281,22 +281,22 @@ def _read_steps(
     recomputed, num_steps, all_read = {step.step: step for step in measured}, len(run.steps), _ReadSteps()
 
     def read(steps: Iterable[tuple[int, Sequence[RolloutGroup]]]) -> _ReadSteps:
-        of_steps = _ReadSteps()
+        part_read = _ReadSteps()
         for number, groups in steps:
             step = recomputed.get(number) or _not_recomputed(run, number, groups, absent if not measured else None)
-            of_steps.policy[number] = POLICY.reduce_step(number, step.groups)
+            part_read.policy[number] = POLICY.reduce_step(number, step.groups)
             if run.measured is None:
-                of_steps.lengths.add_step(step.groups)
-            of_steps.replays.append(_or_unavailable(partial(replay_step, run, step, GRAD_NORM_TOLERANCE)))
-        return of_steps
+                part_read.lengths.add_step(step.groups)
+            part_read.replays.append(_or_unavailable(partial(replay_step, run, step, GRAD_NORM_TOLERANCE)))
+        return part_read
 
     if run.measured is not None:
         all_read.lengths.add(run.measured)
     parts: Iterable[_ReadSteps] = map(read, ([step] for step in run.by_step()))
     groups = run.groups
-    # no processes beside threads and memory of PyTorch, which recomputed steps brought
-    is_apart = isinstance(groups, GroupsOnDisk) and not groups.reads_all and not measured
-    if is_apart and run.measured is None and len(reward_table(groups).reward) >= _MIN_FORKED:
+    # no forks once recomputed steps have brought PyTorch's threads and memory
+    on_disk = isinstance(groups, GroupsOnDisk) and not groups.reads_all and not measured
+    if on_disk and run.measured is None and len(reward_table(groups).reward) >= _MIN_FORKED:
         chunks = np.array_split(run.steps, min(num_steps, _CHUNKS))
         parts = in_processes(lambda steps: read((step, groups_at(groups, step)) for step in steps.tolist()), chunks)
     for part in parts:

@@ -37,37 +37,39 @@ def _check(report: CheckReport) -> tuple[ReportSection, ...]:
         if verdict.outcome != "pass"
     )
     findings = (f"Check: {report.outcome}. {counted}", *report.findings, *sentences)
-    return _findings_alone("check", "Does the run meet its requirements?", findings, _OUTCOMES[report.outcome])
+    return _findings_section("check", "Does the run meet its requirements?", findings, _OUTCOMES[report.outcome])
 
 
-def _findings_alone(
+def _findings_section(
     name: str, question: str, findings: tuple[str, ...], severity: Severity = "fine"
 ) -> tuple[ReportSection, ...]:
     return (ReportSection(name=name, question=question, findings=findings, severity=severity),)
 
 
 def _rank(report: RankReport) -> tuple[ReportSection, ...]:
-    """The course of the logged groups; the findings where rows are others, or the logged advantages are missing."""
+    """The ranks of the logged groups by step; the findings alone for other rows or without logged advantages."""
     logged = [point for point in report.curve if point.advantage == LOGGED and point.effective_rank.is_defined]
     largest: dict[int, int] = {}
     for point in logged:
         largest[point.step] = max(point.group_size, largest.get(point.step, 0))
     if report.rows == "rollout" and logged:
         return (directions_answer([point for point in logged if point.group_size == largest[point.step]]),)
-    return _findings_alone("rank", "How many directions does the gradient have?", report.findings)
+    return _findings_section("rank", "How many directions does the gradient have?", report.findings)
 
 
 _SECTIONS: dict[type, Callable[[Any], tuple[ReportSection, ...]]] = {
     CheckReport: _check,
     ClaimsReport: lambda report: (claims_answer(report),),
-    Comparison: lambda report: _findings_alone("compare", "Did changing one thing matter?", report.findings),
+    Comparison: lambda report: _findings_section("compare", "Did changing one thing matter?", report.findings),
     DegeneracyReport: lambda report: (signal_answer(report),),
     PassAtKReport: lambda report: (coverage_answer(report),),
     RankReport: _rank,
     ReplayReport: lambda report: (replay_answer(report),),
-    RunIndex: lambda index: index.sections or _findings_alone("runs", "What differs between the runs?", index.findings),
+    RunIndex: lambda index: (
+        index.sections or _findings_section("runs", "What differs between the runs?", index.findings)
+    ),
     RunReport: lambda report: report.by_severity,
-    SpikeReport: lambda report: _findings_alone(
+    SpikeReport: lambda report: _findings_section(
         "spike",
         f"What happened at step {report.step}?",
         report.findings,

@@ -1,1 +1,1 @@
-"""`gradscope spike`: the step that stands out, and what its gradient is made of."""
+"""`gradscope spike`: the step that stands out, and the parts of its gradient."""

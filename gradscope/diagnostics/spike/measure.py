@@ -88,7 +88,7 @@ def logged_series(run: Run, *, named: int | None = None) -> LoggedSeries:
 
 def _are_dead(run: Run, steps: Counts, norms: Array) -> NDArray[np.bool_]:
     """Which steps have no live group, as logged, and a norm below the median of live steps, where these are enough."""
-    # Such a norm is of the KL or of rounding: beside it that of any gradient stands out.
+    # Such a norm is of the KL or of rounding: next to it that of any gradient stands out.
     with_share, shares = run.step_metrics.series(_DEAD)
     with_spread, spreads = run.step_metrics.series("reward_std")
     are_dead = np.isin(steps, np.concatenate([with_share[shares >= 1], with_spread[spreads == 0]]))

@@ -201,8 +201,8 @@ def weights_run(weights: tuple[WeightsRef, ...], logged: float | None, **setting
     return replace(run, weights=weights, settings=stated, source=replace(run.source, format="trl"))
 
 
-def recomputer_of(run: Run, *, bound_rounding: bool = False, norms_alone: bool = False) -> Recomputer:
-    return Recomputer(run, EngineOptions(device="cpu"), bound_rounding=bound_rounding, norms_alone=norms_alone)
+def recomputer_of(run: Run, *, bound_rounding: bool = False, norm_only: bool = False) -> Recomputer:
+    return Recomputer(run, EngineOptions(device="cpu"), bound_rounding=bound_rounding, norm_only=norm_only)
 
 
 def measure(recomputer: Recomputer, run: Run, step: int = 1, weights: int = 0, **options) -> StepGram | StepNorm:
@@ -345,8 +345,8 @@ def test_the_dropout_of_an_adapter_that_changes_nothing_yet_is_named_alike(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("norms_alone", [True, False])
-def test_the_norm_shows_that_a_script_had_its_model_in_evaluation_mode(tmp_path: Path, norms_alone: bool) -> None:
+@pytest.mark.parametrize("norm_only", [True, False])
+def test_the_norm_shows_that_a_script_had_its_model_in_evaluation_mode(tmp_path: Path, norm_only: bool) -> None:
     name = "gpt2_tied_conv1d"
     weights = (saved(tmp_path, name=name),)
     prepared = prepare_step(policy_of(tiny_model(name)), tiny_groups(), DAPO)
@@ -356,12 +356,12 @@ def test_the_norm_shows_that_a_script_had_its_model_in_evaluation_mode(tmp_path:
         run = weights_run(weights, logged, disable_dropout=False)
         return replace(run, source=replace(run.source, format="generic"))
 
-    result = recompute(script(norm), norms_alone=norms_alone)
+    result = recompute(script(norm), norm_only=norm_only)
     notes = result.described["notes"] if isinstance(result, StepNorm) else result.notes
     assert any(note.startswith("The model was in evaluation mode, without its dropout") for note in notes)
     for other in (1.01 * norm, None):
         with pytest.raises(InputError, match="such as dropout"):
-            recompute(script(other), norms_alone=norms_alone)
+            recompute(script(other), norm_only=norm_only)
 
 
 @pytest.mark.slow
@@ -371,7 +371,7 @@ def test_the_norm_shows_that_a_script_padded_prompts_on_the_left(tmp_path: Path)
     padded = batch_norm(recompute(run).logged_gram)
     script = replace(run, metrics={1: {"grad_norm": padded}}, source=replace(run.source, format="generic"))
     assert abs(batch_norm(recompute(script).logged_gram) / padded - 1) > 1e-4
-    (measured,) = measure_steps(script, [1], EngineOptions(device="cpu"), no_progress, norms_alone=True)
+    (measured,) = measure_steps(script, [1], EngineOptions(device="cpu"), no_progress, norm_only=True)
     assert measured.norm is not None
     assert measured.norm.norm == pytest.approx(padded, rel=1e-6)
     assert any(note.startswith("Prompts were padded on the left") for note in measured.norm.described["notes"])
@@ -490,7 +490,7 @@ def test_an_adapters_base_has_the_dtype_that_it_was_loaded_in(tmp_path: Path, ar
 
 @pytest.mark.slow
 def test_a_norm_that_is_the_logged_one_needs_no_gram_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights, options = (saved(tmp_path),), {"bound_rounding": True, "norms_alone": True}
+    weights, options = (saved(tmp_path),), {"bound_rounding": True, "norm_only": True}
     recomputed = recompute(weights_run(weights, norm_of()), **options)
     assert isinstance(recomputed, StepNorm)
     assert recomputed.norm == pytest.approx(norm_of(), rel=1e-6)
@@ -516,7 +516,7 @@ def test_a_norm_in_float32_that_is_a_little_off_is_given_its_spread(tmp_path: Pa
     metrics = {1: run.metrics[1], 2: {"grad_norm": norm_of()}}
     groups = tuple(replace(group, step=step) for step in (1, 2) for group in run.groups)
     run = replace(run, metrics=metrics, groups=groups, weights=(*weights, replace(weights[0], num_updates=1)))
-    recomputer = recomputer_of(run, bound_rounding=True, norms_alone=True)
+    recomputer = recomputer_of(run, bound_rounding=True, norm_only=True)
     dtypes = []
     for step in (1, 2, 1, 1):  # the arguments do not say in what it computed, a norm that is met exactly does
         if len(dtypes) == 3:  # but by chance where more are met in less than float32
@@ -559,7 +559,7 @@ def test_the_checkpoint_of_a_step_0_may_be_the_one_before_it(tmp_path: Path) -> 
     script = replace(run, groups=groups, source=replace(run.source, format="generic"))
     for factor in (1.0, 1.5):
         logged = replace(script, metrics={0: {"grad_norm": factor * norm_of()}})
-        (measured,) = measure_steps(logged, [0], EngineOptions(device="cpu"), no_progress, norms_alone=True)
+        (measured,) = measure_steps(logged, [0], EngineOptions(device="cpu"), no_progress, norm_only=True)
         if factor == 1.0:
             assert measured.recomputed.norm == pytest.approx(norm_of(), rel=1e-6)
         else:

@@ -282,7 +282,7 @@ def agreement_as_logged(run: Run) -> ReportSection | None:
     )
 
 
-_SAMPLING_GAP = "sampling_logp"  # TRL's largest difference beside the mean
+_SAMPLING_GAP = "sampling_logp"  # TRL's largest difference, next to the mean
 
 
 def _severity(gap: float, large: float = LARGE_GAP, far: float = FAR_GAP) -> Severity:

@@ -44,7 +44,7 @@ class _RewardTrend(Struct, frozen=True):
     falls: list[int]  # these numbers of prompts, of falls alone; 0 where it is unknown whether these prompts fall
     hidden: str  # that prompts that return fall, though the mean does not; empty where they do not
     is_flat: bool  # whether any rise, also on prompts that return, is surely small, though there is room for one
-    stalls: bool  # whether that is so of the last fifth beside the middle one
+    stalls: bool  # whether that is so of the last fifth against the middle one
 
     @property
     def surely_falls(self) -> bool:
@@ -144,7 +144,7 @@ def _dip(table: RewardTable) -> str:
 
 
 def _falling_prompts(table: RewardTable) -> str | None:
-    """That some prompts fall from the first half of the steps to the second, told by half of their visits alone."""
+    """That some prompts fall from the first half of the steps to the second, judged by half of their visits."""
     # Every other visit chooses the prompts that fall, and the visits between say by how much: so what chance chose does
     # not fall. What all prompts do together, as a policy that wanders does, is no fall of some.
     steps, step = np.unique(table.step, return_inverse=True)
@@ -172,7 +172,7 @@ def _falling_prompts(table: RewardTable) -> str | None:
 class _Verdict(NamedTuple):
     """What a reward's trend asks for."""
 
-    sentence: str  # empty where the sentence on the course itself says it
+    sentence: str  # empty where the sentence on the trend says it
     advice: str
     severity: Severity = "look"
 
@@ -281,7 +281,7 @@ def _verdicts(
         yield _Verdict("", advice)
 
 
-_BULK, _FAR = (0.01, 0.99), 100.0  # shares of the rollouts, and ranges between: a rare success beside a bonus is nearer
+_BULK, _FAR = (0.01, 0.99), 100.0  # shares of the rollouts, and ranges between: a rare success over a bonus is nearer
 _RESCALED = "Look at what changed the reward between, and judge each part by itself."
 _HACKED = "Read completions of late steps that score high: another reward pays for what loses this one."
 _FORGOTTEN = "Sample the prompts that fall more often, or learn more slowly: what others gain seems to cost them."

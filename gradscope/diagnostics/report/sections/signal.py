@@ -50,12 +50,12 @@ _HALF = 0.5
 
 
 def signal_section(inputs: ReportInputs) -> ReportSection:
-    """Degenerate groups: share and kinds, what they cost, the trend, and the course over steps."""
+    """Degenerate groups: share and kinds, what they cost, the trend, and the series over steps."""
     report = inputs.degeneracy
     if isinstance(report, Unavailable):
         return missing_section("signal", report)
     answer = signal_answer(report, inputs.command("degeneracy"))
-    # what scores are made of matters less than that there is no gradient
+    # how rewards are scored matters less than that there is no gradient
     are_torn = inputs.lengths.num_torn > _OFTEN * report.num_groups and answer.severity != "problem"
     remarks = tuple(_repeats(inputs.lengths, report))[:: -1 if are_torn else 1]
     remarks += tuple(_left_out(len(inputs.run.judged_rewards), report.num_groups))
@@ -72,7 +72,7 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
 
 
 _GREEDY = "is the sampler greedy, or did the policy collapse?"
-_OFTEN = 0.1  # share of completions, or of groups, from which on repeats, conflicts and gaps are told
+_OFTEN = 0.1  # share of completions, or of groups, from which on repeats, conflicts and gaps are reported
 
 
 def _repeats(read: Lengths, report: DegeneracyReport) -> Iterator[tuple[str, str]]:
@@ -203,8 +203,8 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         return ReportSection(name="rewards", findings=(only,), severity="fine")
     functions = [function for function in report.by_reward if function.weight != 0]
     remarks = tuple(_function_remarks(report, functions, table))
-    is_odd = bool(remarks) or not functions or (report.frac_reward_conflict.value or 0.0) >= _OFTEN
-    severity: Severity = "look" if report.is_in_conflict or is_odd else "fine"
+    needs_look = bool(remarks) or not functions or (report.frac_reward_conflict.value or 0.0) >= _OFTEN
+    severity: Severity = "look" if report.is_in_conflict or needs_look else "fine"
     if report.is_in_conflict and report.frac_reward_conflict.ends[0] > _HALF:
         severity = "problem"
     sentences, shares = [sentence for sentence, _ in remarks], _findings(report)
