@@ -465,9 +465,9 @@ def _settings(runs: Mapping[str, Run]) -> ReportSection:
     stated = {key: values for key, values in values_of.items() if len(values) > 1}
     differing = [key for key, values in stated.items() if len(set(values)) > 1]
     caveats = [f"The arguments of {', '.join(unlogged)} are not in the log."] if unlogged else []
-    if num_unshared := len(values_of) - len(stated):
+    if unshared := len(values_of) - len(stated):
         caveats.append(
-            f"{num_unshared} more {'is' if num_unshared == 1 else 'are'} stated by one run alone, and unknown of the others."
+            f"{unshared} more {'is' if unshared == 1 else 'are'} stated by one run alone, and unknown of the others."
         )
     summary = f"{len(differing)} of {counted(len(stated), 'setting')} differ{'s' * (len(differing) == 1)}" + (
         f": {', '.join(differing[:6])}" if differing else ""
