@@ -462,28 +462,20 @@ def look_closer(entry: Metric, path: str) -> str:
 
 def rank_number(report: RankReport, entry: Metric) -> tuple[Estimate, str]:
     """A metric of gradients at the last step of a report, and its subject in words."""
-    last, (sequence, _, path) = report.steps[-1], entry.path.partition(".")
+    last, (table, _, path) = report.steps[-1], entry.path.partition(".")
+    kind = {"token_kinds": " of the top fifth by entropy", "corrections": f" of {_CORRECTION}"}.get(table, "")
+    subject = f"{entry.name}{kind} at step {last.step}"
     if is_token_metric(entry):
-        return _token_number(report, entry, last.step)
-    subject = f"{entry.name} at step {last.step}"
-    if sequence == "steps":
+        rows = [row for row in getattr(report, table) if row.step == last.step and _is_catalog_row(row)]
+        reason = report.missing_parts.get(_TABLES[table], "no token of the step is of that kind")
+        return number_at(rows[0], path) if rows else Estimate.undefined_because(reason), subject
+    if table == "steps":
         return number_at(last, path), subject
     points = [point for point in report.curve if point.step == last.step and point.advantage == "logged"]
     if not points:
         return Estimate.undefined_because("no group has a spectrum"), subject
     largest = max(points, key=lambda point: point.group_size)
     return number_at(largest, path), f"{subject}, G = {largest.group_size}"
-
-
-def _token_number(report: RankReport, entry: Metric, step: int) -> tuple[Estimate, str]:
-    table, _, path = entry.path.partition(".")
-    kind = {"token_kinds": " of the top fifth by entropy", "corrections": f" of {_CORRECTION}"}.get(table, "")
-    subject = f"{entry.name}{kind} at step {step}"
-    rows = [row for row in getattr(report, table) if row.step == step and _is_catalog_row(row)]
-    if rows:
-        return number_at(rows[0], path), subject
-    reason = report.missing_parts.get(_TABLES[table], "no token of the step is of that kind")
-    return Estimate.undefined_because(reason), subject
 
 
 def _is_catalog_row(row: object) -> bool:

@@ -455,7 +455,13 @@ def measure_behind_filter(
         _step_behind_filter(step, num, dead, run.metrics.get(step), rule)
         for step, num, dead in zip(*(column.tolist() for column in counts), strict=True)
     ]
-    return _overall(rows, resampling)
+    behind = results.BehindFilter(frac_zero_std_sampled=rows[0].frac_zero_std_sampled, by_step=tuple(rows))
+    units = np.array([(row.num_dead, row.num_sampled) for row in rows if row.num_dead is not None], dtype=np.float64)
+    if not len(units):
+        return behind
+    (share,) = bootstrap_statistics(ratios, units, within=(0.0, 1.0), resampling=resampling)
+    num_dead, sampled = (int(total) for total in units.sum(axis=0))
+    return replace(behind, frac_zero_std_sampled=share, num_sampled=sampled, num_dead=num_dead)
 
 
 def _step_behind_filter(step: int, num: int, dead: int, values: Values | None, rule: _Rule) -> results.StepBehindFilter:
@@ -467,16 +473,6 @@ def _step_behind_filter(step: int, num: int, dead: int, values: Values | None, r
         return results.StepBehindFilter(step=step, frac_zero_std_sampled=Estimate.undefined_because(str(error)))
     share = Estimate.exact(dead / sampled, num_units=sampled)
     return results.StepBehindFilter(step=step, num_sampled=sampled, num_dead=dead, frac_zero_std_sampled=share)
-
-
-def _overall(rows: list[results.StepBehindFilter], resampling: Resampling) -> results.BehindFilter:
-    counts = [(row.num_dead, row.num_sampled) for row in rows if row.num_dead is not None]
-    if not counts:
-        return results.BehindFilter(frac_zero_std_sampled=rows[0].frac_zero_std_sampled, by_step=tuple(rows))
-    units = np.array(counts, dtype=np.float64)
-    (share,) = bootstrap_statistics(ratios, units, bounds=(0.0, 1.0), resampling=resampling)
-    dead, sampled = (int(total) for total in units.sum(axis=0))
-    return results.BehindFilter(frac_zero_std_sampled=share, num_sampled=sampled, num_dead=dead, by_step=tuple(rows))
 
 
 def _undefined(reason: str) -> results.BehindFilter:

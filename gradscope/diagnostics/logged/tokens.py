@@ -248,8 +248,11 @@ def _mismatch_numbers(
 
 
 def _worst(step: int, tokens: _StepTokens) -> list[results.TokenMismatch]:
+    # the largest without sorting all of them, ties in order
     distance = np.abs(tokens.log_ratios)
-    indices = _largest(distance, NUM_WORST)
+    threshold = np.partition(distance, -NUM_WORST)[-NUM_WORST] if len(distance) > NUM_WORST else -math.inf
+    candidates = np.flatnonzero(distance >= threshold)
+    indices = candidates[np.argsort(-distance[candidates], kind="stable")][:NUM_WORST]
     sequences = np.searchsorted(np.cumsum(tokens.lengths), indices, side="right")
     return [
         results.TokenMismatch(
@@ -262,13 +265,6 @@ def _worst(step: int, tokens: _StepTokens) -> list[results.TokenMismatch]:
         )
         for index, sequence in zip(indices, sequences, strict=True)
     ]
-
-
-def _largest(values: Array, num: int) -> NDArray[np.int64]:
-    """The indices of the largest values without sorting all of them, the largest first, ties in order."""
-    threshold = np.partition(values, -num)[-num] if len(values) > num else -math.inf
-    candidates = np.flatnonzero(values >= threshold)
-    return candidates[np.argsort(-values[candidates], kind="stable")][:num]
 
 
 _FROM_THE_FUTURE = "the log names weights that are newer than its steps, so versions and steps are counted differently"

@@ -390,20 +390,15 @@ def measure_spike(
     chosen, num_searched = outstanding_step(logged) if step is None else (step, 1)
     if chosen not in run.updates and chosen not in run.metrics:
         raise InputError(f"{run.source.path} has nothing of step {chosen}.", hint=steps_beside(run.every_step, chosen))
-    measured = _measured(run, chosen, tokens, engine or EngineOptions(), progress)
+    if chosen in run.updates:
+        question = partial(spike_parts, most_tokens=tokens)
+        (measured,) = inputs.measure_steps(run, [chosen], engine or EngineOptions(), progress, question)
+    else:
+        why = NO_ROLLOUTS if run.source.kind == "metrics" else f"the log has no rollouts of step {chosen}"
+        reason = Reason("rollouts_missing", why)
+        measured = inputs.MeasuredStep(step=chosen, groups=(), weights=None, gram=None, reason=reason)
     metrics = metrics_at(logged, chosen, num_chosen_from=num_searched)
     return _report(run, chosen, logged, metrics, measured, was_named=step is not None)
-
-
-def _measured(
-    run: Run, step: int, tokens: int, engine: EngineOptions, progress: ProgressCallback
-) -> inputs.MeasuredStep:
-    if step not in run.updates:
-        why = NO_ROLLOUTS if run.source.kind == "metrics" else f"the log has no rollouts of step {step}"
-        reason = Reason("rollouts_missing", why)
-        return inputs.MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=reason)
-    (measured,) = inputs.measure_steps(run, [step], engine, progress, partial(spike_parts, most_tokens=tokens))
-    return measured
 
 
 def _why(run: Run, reason: Reason) -> str:
