@@ -340,7 +340,7 @@ def higher_with_token_credit(evidence: Evidence) -> Judgement:
     step = collected.report.steps[-1].step
     if not pairs:
         return cannot_tell("No group has a gradient under both advantages", steps=(step,))
-    (ratio,) = bootstrap_statistics(ratios, pairs, within=(0.0, np.inf))
+    (ratio,) = bootstrap_statistics(ratios, pairs, bounds=(0.0, np.inf))
     token, outcome = np.mean(pairs, axis=0).tolist()
     return Judgement(
         estimate=ratio,
@@ -375,7 +375,7 @@ def _mean_over_weights(name: str, null: str | None, bounds: tuple[float, float],
     values = [value - by_chance for value, by_chance in pairs if value is not None and by_chance is not None]
     if len(values) < 2:
         return cannot_tell("The initial weights of fewer than two matrices are on disk")
-    mean = student_mean(values, within=(bounds[0], 1.0))
+    mean = student_mean(values, bounds=(bounds[0], 1.0))
     return Judgement(
         estimate=mean,
         null=Estimate.exact(bounds[1]),

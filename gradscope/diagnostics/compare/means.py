@@ -183,7 +183,7 @@ def _by_prompts(first: GroupMean, second: GroupMean, units: _Array, low: float, 
         is_paired = len(units) == len(first.values) == len(second.values) and np.ptp(units[:, [1, 3]]) == 0
         if is_paired and 0 <= low <= low + reach <= 1:
             return bootstrap.bootstrap_difference(units[:, 0] / units[:, 1], units[:, 2] / units[:, 3])
-        (difference,) = bootstrap.bootstrap_statistics(_difference_of_ratios, units, within=(-reach, reach))
+        (difference,) = bootstrap.bootstrap_statistics(_difference_of_ratios, units, bounds=(-reach, reach))
         if difference.interval is not None or not difference.value:
             return difference  # else every prompt has changed by as much
     return difference_of(*(mean.bounded_estimate(low, reach or 1.0) for mean in (first, second)))

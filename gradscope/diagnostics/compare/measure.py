@@ -419,7 +419,7 @@ def _cell(cell: _Cell, by_seed: dict[int, dict[str, float]], names: Sequence[str
         seeds=tuple(sorted(by_seed)),
         runs=tuple(runs),
         metrics={
-            name: paired.student_mean(numbers, within=_range_of(name, by_seed.values()))
+            name: paired.student_mean(numbers, bounds=_range_of(name, by_seed.values()))
             if len(numbers) == len(by_seed)
             else Estimate.undefined_because("not every run of the cell has it")
             for name, numbers in values.items()

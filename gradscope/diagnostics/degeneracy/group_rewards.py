@@ -459,7 +459,7 @@ def measure_behind_filter(
     units = np.array([(row.num_dead, row.num_sampled) for row in rows if row.num_dead is not None], dtype=np.float64)
     if not len(units):
         return behind
-    (share,) = bootstrap_statistics(ratios, units, within=(0.0, 1.0), resampling=resampling)
+    (share,) = bootstrap_statistics(ratios, units, bounds=(0.0, 1.0), resampling=resampling)
     num_dead, sampled = (int(total) for total in units.sum(axis=0))
     return replace(behind, frac_zero_std_sampled=share, num_sampled=sampled, num_dead=num_dead)
 

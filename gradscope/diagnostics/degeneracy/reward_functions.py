@@ -393,7 +393,7 @@ def _ratios(sums: Mapping[_Key, Array], prompts: NDArray[np.int64], resampling: 
 
     low = np.where(is_correlation, -1.0, np.where(is_share, 0.0, -np.inf))
     high = np.where(is_correlation | is_share, 1.0, np.inf)
-    estimates = bootstrap_statistics(clipped_ratios, units, within=(low, high), resampling=resampling)
+    estimates = bootstrap_statistics(clipped_ratios, units, bounds=(low, high), resampling=resampling)
     return ratios | dict(zip(wanted, estimates, strict=True))
 
 

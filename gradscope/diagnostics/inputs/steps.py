@@ -93,7 +93,7 @@ def _digests(run: Run, step: int, also: Sequence[WeightsRef]) -> Iterator[tuple[
     sources = filter(None, (run.weights_before(step), run.weights_before(1), *also))
     folders = [folder for weights in sources for folder in (weights.path, weights.base)]
     for folder in dict.fromkeys(str(folder) for folder in (*folders, run.tokenizer) if folder):
-        bring_weights(Path(folder))
+        fetch_weights(Path(folder))
         yield folder, ""
         for file in sorted(Path(folder).glob("*")) if Path(folder).is_dir() else ():
             if file.suffix in _SUFFIXES and file.is_file():

@@ -350,9 +350,9 @@ def row_question(request: RankRequest, max_tokens: int, num_buckets: int | None 
     from gradscope.gradients.tokens.measure import measure_signals, measure_tokens
 
     if request.rows == "hidden" or request.rows == "logit":
-        return partial(measure_signals, signal=request.rows, most=max_tokens, seed=request.options.seed)
+        return partial(measure_signals, signal=request.rows, max_tokens=max_tokens, seed=request.options.seed)
     drawn = max_tokens if num_buckets is None else None
-    return partial(measure_tokens, most=drawn, num_buckets=num_buckets, seed=request.options.seed)
+    return partial(measure_tokens, max_tokens=drawn, num_buckets=num_buckets, seed=request.options.seed)
 
 
 def rows_and_extra(

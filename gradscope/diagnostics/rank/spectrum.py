@@ -166,7 +166,7 @@ class MeanRanks(Struct, frozen=True, kw_only=True):
         ratios = bootstrap.bootstrap_statistics(
             lambda sums: np.asarray(sums[..., :count] / sums[..., count:], dtype=np.float64),
             bootstrap.cluster_sums(columns[:, count : 3 * count], groups),
-            within=(1.0 / self.max_rank, float(self.max_rank)),
+            bounds=(1.0 / self.max_rank, float(self.max_rank)),
         )
         means = bootstrap.bounded_means(null_columns, groups, low=1.0, high=float(self.max_rank))
         energies = bootstrap.bounded_means(energy, groups, low=min(2.0 / self.max_rank, 1.0), high=1.0)

@@ -356,7 +356,7 @@ def report_tokens(
 
     shares = projection_shares(matrix)
     order = [index for index in np.argsort(-np.abs(shares), kind="stable").tolist() if shares[index] != 0]
-    return measure_rollout_tokens(_prepared(run, largest, options), gram, order, most=max_tokens)
+    return measure_rollout_tokens(_prepared(run, largest, options), gram, order, max_tokens=max_tokens)
 
 
 def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptions) -> TokenParts:

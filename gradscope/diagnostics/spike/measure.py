@@ -111,7 +111,7 @@ def outstanding_step(logged: LoggedSeries) -> tuple[int, int]:
     if not furthest:  # a loss jumps without an update that went wrong
         searched, furthest = logged, _furthest(logged)
     num_searched = sum(map(len, searched.values()))
-    broken = [step for series in logged.values() for step in StepValues.of(series).not_finite()]
+    broken = [step for series in logged.values() for step in StepValues.from_mapping(series).not_finite()]
     if broken:
         return min(broken), num_searched
     for name, step in furthest.items():
@@ -320,7 +320,7 @@ def _removals_of(gram: StepGram | None, typical: float | None) -> tuple[SpikeRem
     if gram is None or matrix is None:
         return ()
     limit = math.ceil(MAX_SHARE_REMOVED * len(matrix))
-    order, norms = removal_order(matrix, most=limit)
+    order, norms = removal_order(matrix, max_rows=limit)
     enough = next((num for num, norm in enumerate(norms, start=1) if typical is not None and norm <= typical), limit)
     return tuple(
         SpikeRemoval(num_removed=number, group_id=gram.group_ids[index], sample=gram.samples[index], grad_norm=norm)
@@ -474,7 +474,7 @@ def _more_steps(logged: LoggedSeries, report: SpikeReport) -> Iterator[str]:
     unusual = [metric for metric in report.metrics if metric.is_unusual and metric.name in logged]
     if report.was_named or not unusual:
         return
-    broken = {step for series in logged.values() for step in StepValues.of(series).not_finite()}
+    broken = {step for series in logged.values() for step in StepValues.from_mapping(series).not_finite()}
     if broken:
         beyond = {"a number that is not finite": broken}
     else:

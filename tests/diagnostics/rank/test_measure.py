@@ -306,10 +306,10 @@ def _examining(examined: list[str], examine: Callable[..., None]) -> Callable[..
 def test_each_kind_asks_for_what_it_needs() -> None:
     assert module.row_question(request(rows="rollout"), 64) is None
     assert module.row_question(request(rows="group"), 64) is None
-    drawn = {"most": 64, "num_buckets": None, "seed": 0}
+    drawn = {"max_tokens": 64, "num_buckets": None, "seed": 0}
     for rows, sketch, function, keywords in (
-        ("hidden", None, measure_signals, {"signal": "hidden", "most": 64, "seed": 0}),
-        ("logit", None, measure_signals, {"signal": "logit", "most": 64, "seed": 0}),
+        ("hidden", None, measure_signals, {"signal": "hidden", "max_tokens": 64, "seed": 0}),
+        ("logit", None, measure_signals, {"signal": "logit", "max_tokens": 64, "seed": 0}),
         ("token", None, measure_tokens, drawn),
         ("token", 256, measure_tokens, drawn | {"max_tokens": None, "num_buckets": 256}),
     ):

@@ -515,11 +515,11 @@ def test_each_correction_is_the_sum_of_its_rows() -> None:
         "geometric_mask": full ** (1 / 6) * (abs(np.log(full)) / 6 <= np.log(1.001)),
         "sequence_ratio": full,
     }
-    uncorrected, unbiased = tokens.plain @ made.rows, (full * tokens.plain) @ made.rows
+    uncorrected, unbiased = tokens.on_policy_weights @ made.rows, (full * tokens.on_policy_weights) @ made.rows
     effects = token_parts.correction_effects(7, made.weighed)
     assert [effect.correction for effect in effects] == list(factors)
     for effect in effects:
-        weighed = (factors[effect.correction] * tokens.plain) @ made.rows
+        weighed = (factors[effect.correction] * tokens.on_policy_weights) @ made.rows
         sums = {"own": weighed, "plain": uncorrected, "unbiased": unbiased}
         lengths = {name: np.linalg.norm(vector) for name, vector in sums.items()}
         assert effect.norm_ratio.value == pytest.approx(lengths["own"] / lengths["plain"])

@@ -233,7 +233,7 @@ def test_rollouts_of_the_largest_gradient_are_measured_by_their_part(monkeypatch
     steps = [step(1, [[1.0, 0.0]]), step(2, [[2.0, 0.0], [0.0, 0.0], [4.0, 0.0]])]
     steps[1].gram.batch_tokens, steps[1].gram.assumption = 128, "trained"
     assert report_tokens(RUN, steps, NOT_READ, 64, EngineOptions()) == ()
-    assert measured == {"prepared": "weights 2, ready as trained", "step": 2, "order": [2, 0], "most": 64}
+    assert measured == {"prepared": "weights 2, ready as trained", "step": 2, "order": [2, 0], "max_tokens": 64}
     assert np.allclose(steps[1].gram.policy_gram.sum(), 36.0)
 
 

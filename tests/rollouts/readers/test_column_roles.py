@@ -159,15 +159,15 @@ def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) ->
 
 
 SETTINGS: dict[str, tuple[float, ...]] = {"alpha": (-1.0, 0.0, 0.5), "max_tokens": (512, 2048), "k": (1, 2, 4)}
-OF_SAMPLES: dict[str, tuple[float, ...]] = {
+SAMPLE_NUMBERS: dict[str, tuple[float, ...]] = {
     **{"attempt_no": (1, 2, 3), "repeat": (0, 1), "rng_seed": (42, 7), "node_id": (3, 8), "is_chosen": (True, False)},
     "format": (0.5, 0.0, 0.5),  # not equally often
 }
 
 
-@pytest.mark.parametrize("name", [*SETTINGS, *OF_SAMPLES])
+@pytest.mark.parametrize("name", [*SETTINGS, *SAMPLE_NUMBERS])
 def test_numbers_that_every_prompt_has_and_that_count_nothing_are_settings(name: str, tmp_path: Path) -> None:
-    numbers = (SETTINGS | OF_SAMPLES)[name]
+    numbers = (SETTINGS | SAMPLE_NUMBERS)[name]
     rows = [{"task_id": task, name: number, "passed": True} for number in numbers for task in range(9)]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
     assert {group.size for group in run.groups} == {1 if name in SETTINGS else len(numbers)}
