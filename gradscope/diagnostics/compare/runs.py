@@ -132,7 +132,10 @@ def read_runs(
     for folder in folders:
         try:
             forced = read is not None and read.for_run(folder).reader is not None
-            runs.append(_read_log(folder, read, progress) if forced or not _is_ours(folder) else _read_run(folder))
+            # a recorder's files of somebody's script are a log
+            is_log = forced or not run_folder.manifest_path(folder).is_file()
+            is_log = is_log or "steps" not in run_folder.read_manifest(folder).config
+            runs.append(_read_log(folder, read, progress) if is_log else _read_run(folder))
         except GradscopeError as error:
             left_out[as_named(str(folder))] = error
     return _with_run_names(runs), left_out
@@ -198,11 +201,6 @@ def drawdown(rewards: NDArray[np.float64]) -> float:
     """
     parts = np.array([part.mean() for part in np.array_split(rewards, min(_DRAWDOWN_PARTS, len(rewards)))])
     return float(np.max(np.maximum.accumulate(parts) - parts))
-
-
-def _is_ours(folder: Path) -> bool:
-    """Whether a command of ours trained a run; a recorder's files of somebody's script are a log."""
-    return run_folder.manifest_path(folder).is_file() and "steps" in run_folder.read_manifest(folder).config
 
 
 def _read_run(folder: Path) -> ComparedRun:

@@ -401,13 +401,6 @@ def measure_spike(
     return _report(run, chosen, logged, metrics, measured, was_named=step is not None)
 
 
-def _why(run: Run, reason: Reason) -> str:
-    """Why there is no gradient, with the steps that have one where the weights of this one are not on disk."""
-    text, computable = str(reason).rstrip("."), inputs.computable_steps(run)
-    has_weights = reason.cause not in ("weights_missing", "first_weights_missing")
-    return text if has_weights or not computable else f"{text}; steps that can be: --step {as_ranges(computable)}"
-
-
 def _also_unusual(run: Run, step: int, logged: LoggedSeries, *, stands_out: bool) -> Iterator[SpikeMetric]:
     """Other numbers that are further off, up or down, than the furthest of as many is by chance."""
     # That is the chance of one step; a step that was searched for among all stands out by its series. A number that
@@ -442,7 +435,10 @@ def _report(
     metrics = (*series_metrics, *_also_unusual(run, step, logged, stands_out=stands_out))
     gram, reason = measured.gram, measured.reason
     matrix = None if gram is None else gram.logged_gram
-    why = "advantages were not logged for every rollout" if reason is None else _why(run, reason)
+    why = "advantages were not logged for every rollout" if reason is None else str(reason).rstrip(".")
+    if reason is not None and reason.cause in ("weights_missing", "first_weights_missing"):
+        computable = inputs.computable_steps(run)
+        why += f"; steps that can be: --step {as_ranges(computable)}" if computable else ""
     typical = next((metric.typical.value for metric in metrics if metric.name == "grad_norm"), None)
     tensors, tokens = measured.answer or ((), ())
     steps, values = run.step_metrics.series(next(iter(logged), ""))

@@ -58,7 +58,12 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     # how rewards are scored matters less than that there is no gradient
     are_torn = inputs.lengths.num_torn > _OFTEN * report.num_groups and answer.severity != "problem"
     remarks = tuple(_repeats(inputs.lengths, report))[:: -1 if are_torn else 1]
-    remarks += tuple(_left_out(len(inputs.run.judged_rewards), report.num_groups))
+    num_logged = len(inputs.run.judged_rewards)
+    if (number := num_logged - report.num_groups) >= _OFTEN * num_logged and number:
+        text = (
+            f"{number:,} of {num_logged:,} groups lack a reward or have a single rollout: the others alone are judged."
+        )
+        remarks += ((text, "See why they have none, or what the trainer made of them."),)
     severity = max(answer.severity, "look" if remarks else "fine", key=_ORDER.index)
     first, *rest = answer.findings
     are_many = are_torn or inputs.lengths.num_repeats > _HALF * inputs.lengths.num_texts
@@ -87,14 +92,6 @@ def _repeats(read: Lengths, report: DegeneracyReport) -> Iterator[tuple[str, str
             f"In {counted(read.num_torn, 'group')} one and the same completion has several rewards: the reward depends "
             "on something else than the text.",
             "Score one completion twice, and see what differs.",
-        )
-
-
-def _left_out(num_logged: int, num_groups: int) -> Iterator[tuple[str, str]]:
-    if (number := num_logged - num_groups) >= _OFTEN * num_logged and number:
-        yield (
-            f"{number:,} of {num_logged:,} groups lack a reward or have a single rollout: the others alone are judged.",
-            "See why they have none, or what the trainer made of them.",
         )
 
 
