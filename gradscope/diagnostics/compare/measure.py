@@ -27,7 +27,7 @@ from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import compare_findings, parting_sentence, shared_prompts
 from gradscope.metrics.uncertainty import paired
-from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
+from gradscope.progress import Progress, ProgressCallback, part, reporter
 from gradscope.results.compare import UNKNOWN, ComparedCell, ComparedCurve, ComparedPair, CompareVerdict, Comparison
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched, names_of
@@ -82,7 +82,7 @@ def _least_detectable(pair: ComparedPair, num_tests: int) -> Estimate:
 
 
 def _measure_gradients(
-    runs: Sequence[compared_runs.ComparedRun], *, progress: ProgressCallback = no_progress
+    runs: Sequence[compared_runs.ComparedRun], *, progress: ProgressCallback
 ) -> dict[Path, dict[str, float]]:
     points: dict[Path, list[tuple[int, str, float]]] = {}  # step, metric, value
     for done, run in enumerate(runs):

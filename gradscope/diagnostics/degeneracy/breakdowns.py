@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.formulation import Formulation
 from gradscope.advantages.registry import CONSTANT, FORMULATIONS, compute_advantages, formulation, is_formulation
-from gradscope.diagnostics.degeneracy.group_rewards import TRAINER_REWARD, GroupRewards
+from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, passes
@@ -36,7 +36,7 @@ _LIVE, _NEVER, _ALWAYS = range(3)
 
 
 def measure_prompts(
-    chosen: GroupRewards, threshold: float | None, main: str | None = None, *, name: str = TRAINER_REWARD
+    chosen: GroupRewards, threshold: float | None, main: str | None, *, name: str
 ) -> tuple[results.PromptCounts, LazyRows]:
     """How many prompts the policy learns from by a reward, and a row each, dead ones first, by their cost."""
     groups = chosen.table

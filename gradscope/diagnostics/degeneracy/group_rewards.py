@@ -143,7 +143,7 @@ class DegeneracyOptions(Struct, frozen=True, kw_only=True):
         return estimate_degeneracies(tables, base_pass_rate=self.base_pass_rate, resampling=self.resampling)
 
 
-def group_table(chosen: GroupRewards, threshold: float | None, main: str | None = None) -> GroupTable:
+def group_table(chosen: GroupRewards, threshold: float | None, main: str | None) -> GroupTable:
     """The groups as the estimates take them, a row each; the threshold is None where passing is not known.
 
     A rollout passes that reaches the threshold, and 1 by the main function where that is only a part of the reward.

@@ -141,7 +141,7 @@ _NO_CHANNEL = {
 _EQUAL_GROUPS = "groups weigh alike here, and leaving out a rollout is for parts that weigh alike"
 
 
-def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool = False) -> RankCurvePoint:
+def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool) -> RankCurvePoint:
     """The ranks of the live parts, averaged; intervals resample groups. Undefined where every part is dead."""
     counts = rank_counts(stack.values)
     is_ranked = stack.is_live & np.isfinite(counts[:, 0])

@@ -130,7 +130,7 @@ def _furthest(logged: LoggedSeries) -> dict[str, int]:
     return {name: step for name, step in steps.items() if step is not None}
 
 
-def metrics_at(logged: LoggedSeries, step: int, *, num_chosen_from: int = 1) -> tuple[SpikeMetric, ...]:
+def metrics_at(logged: LoggedSeries, step: int, *, num_chosen_from: int) -> tuple[SpikeMetric, ...]:
     """The numbers of a step that was searched for among so many, or named beforehand."""
     return tuple(
         metric_at(name, series, step, num_chosen_from=num_chosen_from)
