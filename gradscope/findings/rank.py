@@ -33,9 +33,7 @@ def rank_findings(
     values = [step.cancellation.value for step in steps if step.cancellation.value is not None]
     if values:
         mean = percent(sum(values) / len(values))
-        sentences.append(
-            f"On average {mean} of the summed row norms survives in the step's gradient; the rest cancels."
-        )
+        sentences += [f"On average {mean} of the summed row norms survives in the step's gradient; the rest cancels."]
     sentences += _norm_findings(steps)
     if not curve and spectra:
         sentences.insert(0, _of_matrices(spectra))

@@ -105,9 +105,7 @@ def test_advantages_of_the_log_are_replayed_from_parts(tmp_path: Path) -> None:
     fixture = LOGS / "trl"
     reduce_run(fixture, tmp_path / "trl")
     report, wanted = report_run(tmp_path / "trl"), report_run(fixture)
-    (of_parts,), (of_log,) = (
-        [section for section in run.sections if section.name == "replay"] for run in (report, wanted)
-    )
+    (of_parts,), (of_log,) = ([part for part in run.sections if part.name == "replay"] for run in (report, wanted))
     assert of_parts.tables == of_log.tables
 
 

@@ -70,9 +70,7 @@ def _group_means(
     groups, values = chosen.table, columns[name].astype(np.float64)
     means = unit_sums([values], groups.prompt, len(values))
     first = dict.fromkeys(groups.prompt.tolist())
-    by_prompt = {
-        groups.prompts[prompt]: float(total / count) for prompt, (total, count) in zip(first, means, strict=True)
-    }
+    by_prompt = {groups.prompts[row]: float(total / count) for row, (total, count) in zip(first, means, strict=True)}
     # the mean of a prompt holds a part of each of its groups; one that does not return deviates from all prompts
     num_visits = np.bincount(groups.prompt)[groups.prompt]
     scale = num_visits / np.maximum(num_visits - 1, 1)

@@ -210,9 +210,7 @@ def _read_run(folder: Path) -> ComparedRun:
     absent = [step for step in range(1, steps + 1) if step not in metrics]
     if absent:
         raise InputError(f"{steps - len(absent)} of {steps} steps are done", hint="Finish it with --resume.")
-    counts = [
-        (values["num_rewarded"], values["num_incoherent"]) for values in metrics.values() if values.keys() >= _COUNTED
-    ]
+    counts = [(row["num_rewarded"], row["num_incoherent"]) for row in metrics.values() if row.keys() >= _COUNTED]
     return ComparedRun(
         path=folder,
         advantage=manifest.advantage,

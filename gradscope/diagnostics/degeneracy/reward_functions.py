@@ -99,9 +99,7 @@ def measure_reward_functions(
     part = None if with_total is groups or reward else main
     groups, reward = with_total, main
     weights = weights_of_functions(groups, run.settings)
-    names = [
-        name for name in sorted(groups.rewards) if weights is None or name in weights or not _is_reward(groups, name)
-    ]
+    names = [key for key in sorted(groups.rewards) if weights is None or key in weights or not _is_reward(groups, key)]
     spreads = {name: groups.spread(groups.rewards[name]) for name in names}
     differs = {name: spread > EQUAL_REWARDS for name, spread in spreads.items()}  # not where one of a group is missing
     main = main_function(groups, weights, reward)

@@ -103,11 +103,7 @@ def _slowest(times: Sequence[tuple[int, str, float]]) -> Estimate:
     by_step: dict[int, list[float]] = {}
     for step, _, seconds in times:
         by_step.setdefault(step, []).append(seconds)
-    ratios = [
-        max(durations) / np.mean(durations)
-        for durations in by_step.values()
-        if len(durations) > 1 and max(durations) > 0
-    ]
+    ratios = [max(times) / np.mean(times) for times in by_step.values() if len(times) > 1 and max(times) > 0]
     if not ratios:
         return Estimate.undefined_because(_ONE_TIMED)
     return mean_of_steps(ratios).within(1.0, np.inf)

@@ -115,9 +115,7 @@ def _columns(rollout: Rollout) -> _Columns | str:
     ):
         return OTHER_LENGTH
     counts = rollout.counted(length)
-    sampler, trainer = (
-        np.array(values, dtype=np.float64)[counts] for values in (rollout.logprobs, rollout.trainer_logprobs)
-    )
+    sampler, trainer = (np.array(row, dtype=np.float64)[counts] for row in (rollout.logprobs, rollout.trainer_logprobs))
     logprobs = np.concatenate([sampler, trainer])
     if not np.all(np.isfinite(logprobs)):
         return NOT_FINITE

@@ -402,9 +402,7 @@ def _open(step: StepReplay, name: str, open_for: tuple[str, ...]) -> Quantity | 
     """A quantity of a step that differs under default assumptions; None where it does not."""
     if step.relative_error.get(name, 0.0) <= (0.0 if name == NORM else NEAR * LOG_TOLERANCE):
         return None
-    return next(
-        (quantity for quantity in step.quantities if quantity.name == name and quantity.reason in open_for), None
-    )
+    return next((row for row in step.quantities if row.name == name and row.reason in open_for), None)
 
 
 def _moved_by(run: Run, step: int) -> set[str]:

@@ -81,9 +81,7 @@ def dead_section(metrics: Sequence[MetricCourse], source: Source) -> ReportSecti
         severity: Severity = "problem" if share > _HALF else "look"
         return ReportSection(name="signal", findings=(sentence,), severity=severity, next_step=_dead_advice(metrics))
     late = findings.late_share(series)
-    kinds = [
-        kind for key in ("frac_all_pass", "frac_all_fail") if (kind := findings.metric_named(metrics, key)) is not None
-    ]
+    kinds = filter(None, (findings.metric_named(metrics, key) for key in ("frac_all_pass", "frac_all_fail")))
     return ReportSection(
         name="signal",
         findings=(sentence,),

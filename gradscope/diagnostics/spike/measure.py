@@ -74,9 +74,7 @@ def logged_series(run: Run, *, named: int | None = None) -> LoggedSeries:
     """
     logged: dict[str, StepValues] = {}
     for names in _NAMES:
-        chosen = next(
-            (name for last in names for name in run.step_metrics.columns if name.rpartition("/")[2] == last), None
-        )
+        chosen = next((key for end in names for key in run.step_metrics.columns if key.rpartition("/")[2] == end), None)
         if chosen is not None:
             steps, values = run.step_metrics.series(chosen)
             if names == _NAMES[0]:

@@ -298,9 +298,7 @@ def test_what_ended_before_the_run_or_paused_is_unknown(name: str, reason: str |
     steps_of = {
         "kl": (1, 2), "late": range(5, 9), "paused": (1, 2, 6, 7, 8), "odd": (1, 2, 3, 5, 6, 7, 8), "thinned": (3, 6)
     }  # fmt: skip
-    metrics = {
-        step: {"loss": 1.0, **{metric: 1.0 for metric, steps in steps_of.items() if step in steps}} for step in NORMS
-    }
+    metrics = {s: {"loss": 1.0, **{metric: 1.0 for metric, steps in steps_of.items() if s in steps}} for s in NORMS}
     run = run_of(*(group_of([1, 0], step=step) for step in (1, 2)), metrics=metrics)
     estimate = MetricValues(run=run, resampling=Resampling(num_resamples=50)).value(name).estimate
     assert estimate.undefined == reason
@@ -366,9 +364,7 @@ def test_a_step_whose_number_is_beyond_floating_point_is_not_passed_over() -> No
     assert values.value("sampler.chi2_token@last").estimate.value == 0.0
 
 
-LOGGED = {
-    step: {"frac_reward_zero_std": step / 10, "grad_norm": math.nan if step == 5 else 1.0} for step in range(1, 11)
-}
+LOGGED = {s: {"frac_reward_zero_std": s / 10, "grad_norm": math.nan if s == 5 else 1.0} for s in range(1, 11)}
 METRICS_ALONE = replace(run_of(metrics=LOGGED), source=replace(RUN.source, kind="metrics"))
 
 
@@ -400,9 +396,7 @@ _KINDS = ({}, {"entropy": "rest"}, {"entropy": "top_fifth", "sign": "positive"},
 
 def numbered(rows: list[object], *names: str) -> tuple[object, ...]:
     """The rows at step 6, each with numbers of its own."""
-    return tuple(
-        replace(row, step=6, **dict.fromkeys(names, Estimate.exact(0.1 * index))) for index, row in enumerate(rows)
-    )
+    return tuple(replace(row, step=6, **dict.fromkeys(names, Estimate.exact(0.1 * i))) for i, row in enumerate(rows))
 
 
 LAST = {

@@ -334,9 +334,7 @@ def test_tokens_of_several_steps_are_compared_within_each_step() -> None:
         signs = rng.choice([-1.0, 1.0], len(counted.groups))
         tokens.append(replace(counted, advantages=signs))
         changes.append(change_of(5.0 * seed + slope * signs + 0.01 * rng.normal(size=len(signs))))
-    by_step = [
-        token_parts.logprob_change(7, counted, change).matched for counted, change in zip(tokens, changes, strict=True)
-    ]
+    by_step = [token_parts.logprob_change(7, row, change).matched for row, change in zip(tokens, changes, strict=True)]
     assert token_parts.matched_change(tokens[:1], changes[:1]) == by_step[0]
     pooled = token_parts.matched_change(tokens, changes)
     assert by_step[1].value < pooled.value < by_step[0].value
@@ -540,9 +538,7 @@ def test_each_correction_is_the_sum_of_its_rows() -> None:
 def test_a_ratio_that_is_too_large_is_a_reason() -> None:
     result = made_up().weighed
     left = [index for index, label in enumerate(result.labels) if label != ("correction", "sequence_ratio")]
-    cut = replace(
-        result, labels=tuple(result.labels[index] for index in left), products=result.products[:, left][:, :, left]
-    )
+    cut = replace(result, labels=tuple(result.labels[i] for i in left), products=result.products[:, left][:, :, left])
     effects = {row.correction: row for row in token_parts.correction_effects(7, cut)}
     assert effects["sequence_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["tis"].unbiased_cosine.undefined == "a ratio of this step is beyond 1e30"

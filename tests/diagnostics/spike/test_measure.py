@@ -160,11 +160,7 @@ def test_the_step_that_stands_out_is_chosen(monkeypatch: pytest.MonkeyPatch) -> 
     run_with(monkeypatch, REWARDS | {9: {"grad_norm": 30.0, "kl": 0.02, "reward": 0.1, "entropy": 1.0}})
     report = measure_spike("run")
     assert (report.step, report.was_named, report.course[9]) == (9, False, 30.0)
-    assert {metric.name: metric.is_unusual for metric in report.metrics} == {
-        "grad_norm": True,
-        "kl": False,
-        "reward": True,
-    }
+    assert {row.name: row.is_unusual for row in report.metrics} == {"grad_norm": True, "kl": False, "reward": True}
     assert report.findings[0].startswith("Step 9 stands out: grad_norm 30, 25 times the 1.2 of the 19 steps")
     assert report.findings[0].endswith("; also reward (0.1).")
     assert report.grad_norm.undefined == "the log has neither ids nor texts of the completions"
@@ -174,17 +170,13 @@ def test_the_step_that_stands_out_is_chosen(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_kl_that_runs_away_is_told_beside_a_quiet_norm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A KL that rose from 0.002 to 5.8 at the end was "No step stands out", for the norm alone decided."""
-    rising = {
-        step: {**QUIET[step], "kl": QUIET[step]["kl"] * (1.0 if step < 17 else 8.0**step / 8.0**16)} for step in QUIET
-    }
+    rising = {s: {**QUIET[s], "kl": QUIET[s]["kl"] * (1.0 if s < 17 else 8.0**s / 8.0**16)} for s in QUIET}
     run_with(monkeypatch, rising)
     report = measure_spike("run")
     assert report.findings[0].startswith("Step 20 stands out: kl 123, 6.14e+03 times")
     assert report.findings[1] == "2 more steps with kl beyond chance: 18, 19."
     assert report.findings[2] == "kl rises from 0.02, its median up to step 13, to 5.44 at steps 17 to 20."
-    vanishing = {
-        step: {**QUIET[step], "grad_norm": QUIET[step]["grad_norm"] * 0.4 ** max(step - 10, 0)} for step in QUIET
-    }
+    vanishing = {s: {**QUIET[s], "grad_norm": QUIET[s]["grad_norm"] * 0.4 ** max(s - 10, 0)} for s in QUIET}
     run_with(monkeypatch, vanishing)
     assert any(finding.startswith("grad_norm falls from 1.") for finding in measure_spike("run").findings)
     run_with(monkeypatch, QUIET | {6: {"grad_norm": math.nan}, 9: {"kl": math.inf}})
@@ -272,9 +264,7 @@ def test_a_learning_rate_that_jumps_after_its_warm_up_is_told(jump: int | None, 
 
 @pytest.mark.parametrize(("floor", "is_told"), [(0.0, True), (0.05, True), (0.5, False)])
 def test_a_restart_with_a_warm_up_of_its_own_is_told(floor: float, is_told: bool) -> None:
-    cycle = [
-        min((step + 1) / 5, 1.0) * (floor + (1 - floor) * (1 + np.cos(np.pi * step / 39)) / 2) for step in range(40)
-    ]
+    cycle = [min((s + 1) / 5, 1.0) * (floor + (1 - floor) * (1 + np.cos(np.pi * s / 39)) / 2) for s in range(40)]
     metrics = {step: {"lr": 1e-6 * rate} for step, rate in enumerate(cycle + cycle)}
     rises = [sentence for sentence in module.spike_sentences(run_of(metrics=metrics)) if "rises" in sentence]
     assert len(rises) == is_told
@@ -348,11 +338,7 @@ def test_another_number_makes_no_step_stand_out_that_was_searched_for(monkeypatc
     """Of as many logged numbers one is often further off at the furthest step than one of them is by chance."""
     run_with(monkeypatch, REWARDS | {9: {"grad_norm": 1.5, "kl": 0.02, "reward": 0.1}})
     report = measure_spike("run")
-    assert {metric.name: metric.is_unusual for metric in report.metrics} == {
-        "grad_norm": False,
-        "kl": False,
-        "reward": False,
-    }
+    assert {row.name: row.is_unusual for row in report.metrics} == {"grad_norm": False, "kl": False, "reward": False}
     assert report.findings[0].startswith("No step stands out. The furthest is step 9: grad_norm 1.5")
     assert measure_spike("run", step=9).findings[0].startswith("Step 9 stands out: reward 0.1")
 

@@ -224,9 +224,7 @@ def _quarters(rollouts: Sequence[RolloutTokens]) -> NDArray[np.int64]:
 
 
 def _largest(rollouts: Sequence[RolloutTokens]) -> tuple[ReportTable, ...]:
-    tokens = [
-        (rollout, token) for rollout in rollouts for token in np.flatnonzero(rollout.is_seen & (rollout.norms > 0))
-    ]
+    tokens = [(row, token) for row in rollouts for token in np.flatnonzero(row.is_seen & (row.norms > 0))]
     tokens.sort(key=lambda pair: -pair[0].norms[pair[1]])
     largest = tokens[:_NUM_LARGEST]
 

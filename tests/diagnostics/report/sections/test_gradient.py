@@ -172,11 +172,7 @@ def test_each_step_says_how_far_groups_agree() -> None:
     gram = gram_of(rows, ["a", "b", "c", "d"], rewards=[1, 0, 1, 1], advantages=[1, 1, 1, 0])
     table = formulations_section(inputs_of(FORMULATIONS_RUN, grams=[gram])).tables[1]
     ((step, cosine, ratio, critical),) = table.rows
-    assert [column.title for column in table.columns][1:] == [
-        "cosine of groups",
-        "signal to noise",
-        "critical batch size",
-    ]
+    assert [col.title for col in table.columns][1:] == ["cosine of groups", "signal to noise", "critical batch size"]
     assert step == gram.step
     assert cosine.value == pytest.approx(1 / 3)  # of a, b and c: 1, 0 and 0
     assert ratio.num_units == 4

@@ -38,9 +38,7 @@ def test_a_step_is_of_one_kind(rewards: list[float], metrics: dict[str, float], 
 
 
 def test_findings_count_kinds_and_name_the_first_step() -> None:
-    groups = [
-        group_of(rewards, step=step) for step, rewards in ((1, DIFFERENT), (2, EQUAL), (3, DIFFERENT), (4, DIFFERENT))
-    ]
+    groups = [group_of(row, step=step) for step, row in ((1, DIFFERENT), (2, EQUAL), (3, DIFFERENT), (4, DIFFERENT))]
     metrics = {1: {"grad_norm": 0.5}, 2: {"grad_norm": 0.0}, 3: {"grad_norm": 0.0}, 4: {"grad_norm": 0.4, "loss": 0.0}}
     section = zero_loss_section(inputs_of(run_of(*groups, metrics=metrics)))
     suspect, dead, good, on_policy = section.findings
