@@ -212,10 +212,7 @@ def baseline_verdicts(
         )
     p_values = holm([_p_value(metric) if rule == "interval" else None for metric in compared])
     num_tests = sum(p_value is not None for p_value in p_values)
-    return [
-        _change_verdict(metric, p_value, num_tests, rule, path)
-        for metric, p_value in zip(compared, p_values, strict=True)
-    ]
+    return [_change_verdict(metric, p, num_tests, rule, path) for metric, p in zip(compared, p_values, strict=True)]
 
 
 def _p_value(compared: _Compared) -> float | None:

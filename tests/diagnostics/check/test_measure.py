@@ -61,11 +61,7 @@ def test_a_verdict_says_number_limit_and_next_step(samples: Path) -> None:
 
 def test_each_number_says_what_it_is_of(tmp_path: Path) -> None:
     """The reward of the last step stood beside the pass rate of all steps, and nothing told them apart."""
-    rows = [
-        {"step": step, "prompt_id": "ab"[sample // 2], "reward": float(sample < step)}
-        for step in (1, 2, 3)
-        for sample in range(4)
-    ]
+    rows = [{"step": s, "prompt_id": "ab"[n // 2], "reward": float(n < s)} for s in (1, 2, 3) for n in range(4)]
     log = write_lines(tmp_path / "log.jsonl", *rows)
     texts = ["reward", "pass_rate", "reward@1", "reward@max", "pass_rate@2-3", "reward@1,3", "reward@9"]
     verdicts = checked(log, *(f"{text} > 0" for text in texts)).verdicts

@@ -103,9 +103,7 @@ def test_a_logging_window_has_a_norm_of_its_last_step_and_means_of_all(tmp_path:
     report = replayed(trl_output(tmp_path, logging_steps=2))
     assert [step.step for step in report.steps] == [2, 4]
     assert set(verdicts(report, "grad_norm") + verdicts(report, "advantage")) == {"match"}
-    assert {quantity.reason for step in report.steps for quantity in step.quantities if quantity.name == "reward"} == {
-        "window"
-    }
+    assert {row.reason for step in report.steps for row in step.quantities if row.name == "reward"} == {"window"}
 
 
 def test_a_reference_that_is_mixed_is_mixed_again(tmp_path: Path) -> None:
@@ -158,7 +156,7 @@ def test_a_step_whose_rollouts_an_evaluation_overwrote_counts(tmp_path: Path) ->
     folder = trl_output(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=2)
     report = replayed(folder)
     assert report.headline == "match at 1 of 2 steps; 1 cannot"
-    assert {quantity.reason for quantity in report.steps[1].quantities} == {"rollouts_missing"}
+    assert {row.reason for row in report.steps[1].quantities} == {"rollouts_missing"}
 
 
 @pytest.mark.parametrize(
@@ -171,12 +169,7 @@ def test_a_step_whose_rollouts_an_evaluation_overwrote_counts(tmp_path: Path) ->
 def test_rollouts_of_another_batch_are_no_mismatch(values: dict, cause: str, tmp_path: Path) -> None:
     report = replayed(trl_output(tmp_path, **values))
     assert set(verdicts(report, "advantage")) == {"match"}
-    reasons = {
-        quantity.name: quantity.reason
-        for step in report.steps
-        for quantity in step.quantities
-        if quantity.name != "advantage"
-    }
+    reasons = {row.name: row.reason for step in report.steps for row in step.quantities if row.name != "advantage"}
     assert reasons.pop("grad_norm") == cause
     # TRL logs these numbers of the batch that it samples, all of which is in the log where updates split it
     assert reasons == dict.fromkeys(("reward", "frac_reward_zero_std"), cause if cause == "rollouts_missing" else None)
@@ -189,9 +182,10 @@ def test_without_a_model_card_what_depends_on_the_version_is_refused(
     folder = shutil.copytree(output("masked truncation"), tmp_path / "copy")
     (folder / "run" / "README.md").unlink()
     report = replayed(folder)
-    assert {
-        quantity.reason for step in report.steps for quantity in step.quantities if quantity.name == "grad_norm"
-    } <= {None, "settings_unknown"}
+    assert {row.reason for step in report.steps for row in step.quantities if row.name == "grad_norm"} <= {
+        None,
+        "settings_unknown",
+    }
     assert "cannot" in verdicts(report, "grad_norm")
     arguments = json.loads((folder / "args.json").read_text())
     (folder / "args.json").write_text(json.dumps({**arguments, "trl_version": "1.16.0"}))

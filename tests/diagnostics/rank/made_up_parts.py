@@ -90,8 +90,6 @@ def _grams(tokens: CountedTokens, rows: np.ndarray, max_rows: int) -> list[Token
         inside = np.flatnonzero(tokens.groups == group)
         chosen = inside[:max_rows]
         gram = tokens_of(str(group), tokens.rollouts[chosen].tolist(), num_tokens=len(inside))
-        positions = tuple(
-            TokenRow(sequence=int(tokens.rollouts[index]), position=int(tokens.positions[index])) for index in chosen
-        )
+        positions = tuple(TokenRow(sequence=int(tokens.rollouts[i]), position=int(tokens.positions[i])) for i in chosen)
         grams.append(replace(gram, table=replace(gram.table, rows=positions), gram=rows[chosen] @ rows[chosen].T))
     return grams

@@ -83,9 +83,7 @@ def test_cosines_of_groups_and_noise_are_those_of_the_rows() -> None:
     rows, scores = make_rows(REWARDS, GROUPS)
     updates = by_name(formulations.measure_formulations(rows, ["dr_grpo", "sign", "batch_mean", "pass_at_4"]))
     rewards = np.array(REWARDS).reshape(4, 4)
-    sums = np.stack(
-        [(2 * group_rewards - 1) @ part for group_rewards, part in zip(rewards, scores.reshape(4, 4, -1), strict=True)]
-    )
+    sums = np.stack([(2 * row - 1) @ part for row, part in zip(rewards, scores.reshape(4, 4, -1), strict=True)])
     units = sums / np.linalg.norm(sums, axis=1, keepdims=True)
     assert updates["sign"].group_cosine.value == pytest.approx((np.sum(units @ units.T) - 4) / 12)
     # halves with means of their own

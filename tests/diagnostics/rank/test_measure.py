@@ -126,11 +126,7 @@ def test_steps_without_weights_are_left_out_and_named(shared_data: Path) -> None
 
 
 def test_of_a_log_without_weights_three_steps_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [
-        {"step": step, "prompt": "2+2?", "completion": "4", "reward": reward}
-        for step in range(1, 6)
-        for reward in (0, 1)
-    ]
+    rows = [{"step": s, "prompt": "2+2?", "completion": "4", "reward": r} for s in range(1, 6) for r in (0, 1)]
     steps: list[int] = []
 
     def examine(run: Any, measured: Any, *rest: Any) -> None:

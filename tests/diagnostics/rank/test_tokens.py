@@ -241,12 +241,7 @@ def plain_outputs(run: Run, folder: Path) -> np.ndarray:
             logs = torch.log_softmax(model(input_ids=ids).logits[0] / TEMPERATURE, dim=-1)
             positions = range(len(first.prompt_ids), ids.shape[1])
             entropies = -(logs.exp() * logs).sum(dim=-1)
-            rows.append(
-                [
-                    [logs[position - 1, ids[0, position]].item(), entropies[position - 1].item()]
-                    for position in positions
-                ]
-            )
+            rows.append([[logs[i - 1, ids[0, i]].item(), entropies[i - 1].item()] for i in positions])
     return np.concatenate(rows).T
 
 

@@ -195,9 +195,7 @@ def test_runs_are_compared_where_both_have_steps() -> None:
 
 
 def test_the_first_sentence_says_that_runs_have_no_step_in_common(tmp_path: Path) -> None:
-    rows = [
-        {"step": step, "prompt_id": "p", "reward": float(step % 3 > sample)} for step in range(4) for sample in (0, 1)
-    ]
+    rows = [{"step": step, "prompt_id": "p", "reward": float(step % 3 > n)} for step in range(4) for n in (0, 1)]
     logs = [
         write_lines(tmp_path / f"{shift}.jsonl", *({**row, "step": row["step"] + shift} for row in rows))
         for shift in (0, 50)
@@ -291,9 +289,7 @@ def test_logs_without_whole_rewards_still_show_what_they_have() -> None:
 
 
 def test_rewards_on_another_scale_are_no_difference(tmp_path: Path) -> None:
-    rows = [
-        {"prompt_id": f"p{n}", "step": step, "reward": n % 2} for step in (1, 2) for n in range(20) for _ in range(2)
-    ]
+    rows = [{"prompt_id": f"p{n}", "step": s, "reward": n % 2} for s in (1, 2) for n in range(20) for _ in range(2)]
     logs = [
         write_lines(tmp_path / f"{name}.jsonl", *(row | {"reward": row["reward"] + shift} for row in rows))
         for name, shift in (("a", 0), ("b", 3))
