@@ -389,10 +389,25 @@ def loaded_after(commands: list[list[str]], cwd: Path) -> list[set[str]]:
 
 RIDDLES = frozenset(
     {"found", "told", "kept", "place", "places", "said", "there", "here", "known", "whole", "others", "some", "what"}
-    | {"given", "beside", "taken"}
+    | {
+        "given",
+        "beside",
+        "taken",
+        "of",
+        "own",
+        "one",
+        "ones",
+        "course",
+        "courses",
+        "alone",
+        "apart",
+        "again",
+        "further",
+    }
+    | {"least", "several", "both", "none", "which", "how", "alike", "about", "asked", "odd"}
 )
 """Names that say nothing of the thing that they name."""
-FIELDS_OF_DOCUMENTS = {"kept", "places"}  # of results, which scripts know
+FIELDS_OF_DOCUMENTS = {"kept", "places", "of", "course", "both"}  # of results, which scripts know
 
 
 def names_in(path: Path) -> Iterator[str]:

@@ -179,14 +179,14 @@ def pair_label(pair: ComparedPair, comparison: Comparison) -> str:
         head, common = " - ".join(names), _settings(first)
     elif pair.changed == "run":
         later, former = (str(cell.settings["run"] if len(cell.runs) > 1 else cell.runs[0]) for cell in (second, first))
-        head, common = f"{later} - {former}", _settings(first, without="run")
+        head, common = f"{later} - {former}", _settings(first, left_out="run")
         if len(head) > _ONE_LINE and not common:
             return _on_two_lines(later, former)
     elif ", " in pair.changed:
         return _on_two_lines(second.name, first.name)
     else:
         head = f"{pair.changed} {second.settings[pair.changed]} - {first.settings[pair.changed]}"
-        common = ", ".join(part for part in (first.advantage, _settings(first, without=pair.changed)) if part)
+        common = ", ".join(part for part in (first.advantage, _settings(first, left_out=pair.changed)) if part)
     lines = [plain(head, limit=_LIMIT), *([plain(f"  at {common}", limit=_LIMIT)] if common else [])]
     return "\n".join(lines)
 
@@ -195,9 +195,9 @@ def _on_two_lines(later: str, former: str) -> str:
     return f"{plain(later, limit=_LIMIT - 2)} -\n  {plain(former, limit=_LIMIT - 2)}"
 
 
-def _settings(cell: ComparedCell, *, without: str = "") -> str:
+def _settings(cell: ComparedCell, *, left_out: str = "") -> str:
     return ", ".join(
-        f"{name} {value}" for name, value in cell.settings.items() if name != without and value is not None
+        f"{name} {value}" for name, value in cell.settings.items() if name != left_out and value is not None
     )
 
 

@@ -253,7 +253,7 @@ def _with_signature(command: Command, shown: list[inspect.Parameter]) -> Command
 
 def _flags(record: type, leave_out: tuple[str, ...], command: str) -> Iterator[inspect.Parameter]:
     """The flags of a record's fields as parameters; those of all records of a command share one name space."""
-    for field, hint, option in _asked(record, leave_out):
+    for field, hint, option in _option_fields(record, leave_out):
         if option is None:
             yield from _flags(hint, leave_out, command)
         else:
@@ -264,7 +264,7 @@ def _flags(record: type, leave_out: tuple[str, ...], command: str) -> Iterator[i
             )
 
 
-def _asked(record: type, leave_out: tuple[str, ...]) -> Iterator[tuple[FieldInfo, Any, Option | None]]:
+def _option_fields(record: type, leave_out: tuple[str, ...]) -> Iterator[tuple[FieldInfo, Any, Option | None]]:
     """The fields that are asked for, each with its type and its option; a record inside has none."""
     hints, options = get_type_hints(record), options_of(record)
     for field in fields(record):
@@ -297,7 +297,7 @@ def _flag(hint: Any, option: Option | None) -> Any:
 def _make(record: type, values: dict[str, Any], leave_out: tuple[str, ...], command: str) -> Any:
     """The record from the values of its flags, which are removed from ``values``."""
     chosen = {}
-    for field, hint, option in _asked(record, leave_out):
+    for field, hint, option in _option_fields(record, leave_out):
         if option is None:
             chosen[field.name] = _make(hint, values, leave_out, command)
         else:

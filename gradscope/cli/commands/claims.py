@@ -42,7 +42,7 @@ def claims(
     context: typer.Context,
     run: options.RunArgument,
     *,
-    asked: options.RunQuestions,
+    questions: options.RunQuestions,
     claims_file: ClaimsOption = None,
     advantage: AdvantageOption = None,
     read: ReadOptions,
@@ -59,17 +59,17 @@ def claims(
     from gradscope.diagnostics.claims.measure import measure_claims, read_claims
     from gradscope.diagnostics.claims.registry import CLAIMS
 
-    steps, held_out = options.parse_steps(asked.step), options.parse_files("--samples", asked.samples)
+    steps, held_out = options.parse_steps(questions.step), options.parse_files("--samples", questions.samples)
     own_claims = read_claims(claims_file) if claims_file else ()
     with delivery(out) as result:
         with result.progress() as progress:
             report = measure_claims(
                 run,
                 steps=steps,
-                gradients=asked.gradients,
+                gradients=questions.gradients,
                 claims=(*CLAIMS, *own_claims),
                 options=ClaimOptions(
-                    samples=held_out, success_threshold=asked.success_threshold, advantage=advantage or ADVANTAGE
+                    samples=held_out, success_threshold=questions.success_threshold, advantage=advantage or ADVANTAGE
                 ),
                 read=read,
                 engine=replace(engine, notice=result.notice),

@@ -77,7 +77,7 @@ def degeneracy(
     context: typer.Context,
     run: options.RunArgument,
     *,
-    asked: GroupQuestions,
+    questions: GroupQuestions,
     follow: FollowOptions,
     read: ReadOptions,
     out: DeliveryOptions,
@@ -91,18 +91,20 @@ def degeneracy(
     from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 
-    sizes, base = parse_counts("--group-size", asked.group_size), _base_pass_rate(asked.base_pass_rate)
+    sizes, base = parse_counts("--group-size", questions.group_size), _base_pass_rate(questions.base_pass_rate)
     _refuse_alone(follow, as_json=out.as_json)
     with delivery(out) as result:
         if follow.follow:
-            _print_steps(run, asked, follow, read)
+            _print_steps(run, questions, follow, read)
         with result.progress() as progress:
             report = measure_degeneracy(
                 run,
                 group_sizes=sizes,
-                success_threshold=asked.success_threshold,
-                reward=asked.reward,
-                options=DegeneracyOptions(base_pass_rate=base, target_degeneracy=asked.target_degeneracy, by=asked.by),
+                success_threshold=questions.success_threshold,
+                reward=questions.reward,
+                options=DegeneracyOptions(
+                    base_pass_rate=base, target_degeneracy=questions.target_degeneracy, by=questions.by
+                ),
                 read=read,
                 progress=progress,
             )
@@ -119,14 +121,14 @@ def _refuse_alone(options: FollowOptions, *, as_json: bool) -> None:
         )
 
 
-def _print_steps(run: str, asked: GroupQuestions, follow: FollowOptions, read: ReadOptions) -> None:
+def _print_steps(run: str, questions: GroupQuestions, follow: FollowOptions, read: ReadOptions) -> None:
     from gradscope.diagnostics.degeneracy.measure import Pace, follow_degeneracy
     from gradscope.render.terminal.degeneracy import step_head, step_line
 
     steps = follow_degeneracy(
         run,
-        success_threshold=asked.success_threshold,
-        reward=asked.reward,
+        success_threshold=questions.success_threshold,
+        reward=questions.reward,
         pace=Pace(interval=follow.every, idle=follow.idle),
         notice=lambda sentence: say(f"note: {sentence}"),
         read=read,

@@ -60,7 +60,7 @@ def rank(
     context: typer.Context,
     run: options.RunArgument,
     *,
-    asked: MatrixQuestions,
+    questions: MatrixQuestions,
     drawn: RankOptions,
     read: ReadOptions,
     engine: EngineOptions,
@@ -74,17 +74,17 @@ def rank(
     """
     from gradscope.diagnostics.rank.measure import measure_rank
 
-    steps = options.parse_steps(asked.step)
+    steps = options.parse_steps(questions.step)
     if drawn.heldout is not None and not out.show:
         out = replace(out, show=["heldout"])  # no pass is made whose numbers are not shown
-    advantages = options.parse_names("--advantage", asked.advantage)
-    sizes = options.parse_counts("--group-size", asked.group_size)
+    advantages = options.parse_names("--advantage", questions.advantage)
+    sizes = options.parse_counts("--group-size", questions.group_size)
     with delivery(out) as result:
         with result.progress() as progress:
             report = measure_rank(
                 run,
                 steps=steps,
-                rows=asked.rows,
+                rows=questions.rows,
                 advantages=advantages or None,
                 options=replace(drawn, group_sizes=sizes, output=result.staging),
                 read=read,

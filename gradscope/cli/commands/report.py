@@ -69,7 +69,7 @@ def report(
     runs: RunsArgument,
     *,
     page: PageOptions,
-    asked: RunQuestions,
+    questions: RunQuestions,
     max_tokens: MaxTokensOption = None,
     read: ReadOptions,
     engine: EngineOptions,
@@ -84,33 +84,33 @@ def report(
     """
     from gradscope.diagnostics.report.measure import ReportOptions, report_run, runs_below
 
-    steps, held_out = parse_steps(asked.step), parse_files("--samples", asked.samples)
+    steps, held_out = parse_steps(questions.step), parse_files("--samples", questions.samples)
     with delivery(out) as result, _outputs(page, force=out.force, inputs=result.inputs) as folder:
         with result.progress() as progress:
             below = () if read.reader is not None or len(runs) > 1 else runs_below(runs[0], progress)
         if len(runs) > 1 or len(below) > 1:
-            _refuse_of_one_run({"--step": asked.step, "--max-tokens": max_tokens, "--samples": asked.samples})
+            _refuse_of_one_run({"--step": questions.step, "--max-tokens": max_tokens, "--samples": questions.samples})
         result_of_runs: RunReport | RunIndex
         with result.progress() as progress:
             if len(runs) > 1:
                 from gradscope.diagnostics.report.index import report_runs
 
                 result_of_runs = report_runs(
-                    runs, success_threshold=asked.success_threshold, read=read, progress=progress
+                    runs, success_threshold=questions.success_threshold, read=read, progress=progress
                 )
             elif len(below) > 1:
                 from gradscope.diagnostics.report.index import report_index
 
                 result_of_runs = report_index(
-                    runs[0], below, success_threshold=asked.success_threshold, strict=read.strict, progress=progress
+                    runs[0], below, success_threshold=questions.success_threshold, strict=read.strict, progress=progress
                 )
             else:
                 result_of_runs = report_run(
                     runs[0],
-                    steps="all" if asked.step and steps is None else steps,
-                    gradients=asked.gradients,
+                    steps="all" if questions.step and steps is None else steps,
+                    gradients=questions.gradients,
                     options=ReportOptions(
-                        tokens=max_tokens, samples=held_out, success_threshold=asked.success_threshold
+                        tokens=max_tokens, samples=held_out, success_threshold=questions.success_threshold
                     ),
                     read=read,
                     engine=replace(engine, notice=result.notice),

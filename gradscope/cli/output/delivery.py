@@ -187,7 +187,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
             if then and VERDICT not in self.show:
                 from gradscope.render.terminal.answer import offers_more  # loaded by the table
 
-                show_next(*then, apart=not offers_more(table))
+                show_next(*then, blank_line=not offers_more(table))
 
     def notice(self, sentence: str) -> None:
         """Report an event during the work, once."""

@@ -164,10 +164,10 @@ def of_same_run(context: typer.Context, command: str) -> list[str]:
     return [command, *shared_words]
 
 
-def show_next(*commands: Sequence[str], apart: bool = True) -> None:
+def show_next(*commands: Sequence[str], blank_line: bool = True) -> None:
     """Print commands to paste, the words behind ``gradscope`` each; of several processes none, they have a launcher."""
     if num_processes() == 1:
-        if apart:
+        if blank_line:
             show_line("")
         for words in commands:
             show_command(["gradscope", *words])

@@ -75,8 +75,8 @@ def _curves(axes: Axes, report: PassAtKReport) -> None:
     )
     style.label_lines(axes, labels)
     if len(report.tables) > _MAX_CURVES:
-        more = len(report.tables) - _MAX_CURVES
-        axes.text(0.99, 0.03, f"{more} more in the tables", transform=axes.transAxes, ha="right", color=style.MUTED)
+        num_more = len(report.tables) - _MAX_CURVES
+        axes.text(0.99, 0.03, f"{num_more} more in the tables", transform=axes.transAxes, ha="right", color=style.MUTED)
 
 
 def _label(name: str) -> str:

@@ -16,7 +16,7 @@ from gradscope.results.rank import FormulationUpdate, GroupShare, RankCurvePoint
 from gradscope.say import evenly
 
 _MAX_ROWS = 24  # advantages in a panel; of more those of the lowest and the highest ranks are shown
-_ALIKE = 0.9  # cosine from which two updates count as one direction
+_SAME_DIRECTION = 0.9  # cosine from which two updates count as one direction
 
 
 def draw_rank(report: RankReport) -> dict[str, Figure]:
@@ -89,9 +89,9 @@ def _at_last(
     for names, points in panels:
         defined = [point for point in points if point.step == step and point.effective_rank.is_defined]
         if defined:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            left_out = f" and {len(names) - 1} more" if len(names) > 1 else ""
             rows.append(
-                (f"{style.name_of(names[0], limit=18)}{more}", max(defined, key=lambda point: point.group_size))
+                (f"{style.name_of(names[0], limit=18)}{left_out}", max(defined, key=lambda point: point.group_size))
             )
     rows.sort(key=lambda row: -(row[1].effective_rank.value or 0.0))
     return rows if len(rows) <= _MAX_ROWS else [*rows[: _MAX_ROWS // 2], *rows[-_MAX_ROWS // 2 :]]
@@ -144,11 +144,11 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights
     name = f"mean, {style.name_of(points[0].advantage)}" if weights else style.name_of(points[0].advantage)
     dotted = "the constant 2 that binary rewards have been said to give"
     dotted = f"dotted: {dotted}; thin: each weight" if weights else f"dotted: the ceiling, G, and {dotted}"
-    at_last = _at(points, steps[-1])
-    least, most = at_last[0], at_last[-1]
+    at_last = _points_at(points, steps[-1])
+    smallest, largest = at_last[0], at_last[-1]
     figure, axes = style.new_figure(
-        f"{subject}: {least.effective_rank.value:.1f} with {least.group_size} rollouts, "
-        f"{most.effective_rank.value:.1f} with {most.group_size} (step {steps[-1]})",
+        f"{subject}: {smallest.effective_rank.value:.1f} with {smallest.group_size} rollouts, "
+        f"{largest.effective_rank.value:.1f} with {largest.group_size} (step {steps[-1]})",
         f"effective rank = {metric('effective_rank').formula}; mean over live groups, 95 % interval\n{dotted}",
         height=3.9,
         width=7.6 if len(steps) > 1 else 5.4,
@@ -169,13 +169,13 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights
             panel.plot(sizes, sizes, color=style.MUTED, linewidth=0.8, linestyle=":")
         panel.axhline(2, color=style.MUTED, linewidth=0.8, linestyle=":")
         for tensor in dict.fromkeys(point.tensor for point in weights):
-            of_tensor = [(p.group_size, p.effective_rank) for p in _at(weights, step) if p.tensor == tensor]
+            of_tensor = [(p.group_size, p.effective_rank) for p in _points_at(weights, step) if p.tensor == tensor]
             style.draw_course(panel, "", of_tensor, color=style.MUTED, band=0, linewidth=0.6)
-        _size_panel(panel, _at(points, step), name, last=panel is axes[-1])
+        _size_panel(panel, _points_at(points, step), name, last=panel is axes[-1])
     return figure
 
 
-def _at(points: Sequence[_Chosen], step: int) -> list[_Chosen]:
+def _points_at(points: Sequence[_Chosen], step: int) -> list[_Chosen]:
     return sorted((point for point in points if point.step == step), key=lambda point: point.group_size)
 
 
@@ -224,13 +224,15 @@ def _cosines(updates: Sequence[FormulationUpdate]) -> dict[str, Figure]:
         for update in compared
         if not reference.cosines[update.advantage].is_defined
     ]
-    same, opposed = (sum(test) for test in zip(*((value >= _ALIKE, value < 0) for _, value in defined), strict=True))
+    same, opposed = (
+        sum(test) for test in zip(*((value >= _SAME_DIRECTION, value < 0) for _, value in defined), strict=True)
+    )
     name = style.name_of(reference.advantage, limit=18)
     missing, pull = (f"; undefined: {', '.join(absent)}" if absent else "", "pulls" if opposed == 1 else "pull")
     figure, (axes,) = style.new_figure(
         f"{same} of {len(defined)} formulations give the {name} update, {opposed} {pull} against it",
         f"cosine with the update of {name} from the same rollouts of step {reference.step} = "
-        f"{metric('update_cosine').formula}, K the Gram matrix of the score vectors; the same: {_ALIKE:g} or "
+        f"{metric('update_cosine').formula}, K the Gram matrix of the score vectors; the same: {_SAME_DIRECTION:g} or "
         f"more{missing}",
         height=1.6 + 0.24 * max(len(defined), 3),
         left=1.6,

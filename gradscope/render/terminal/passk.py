@@ -51,7 +51,7 @@ def _pairs(report: results.PassAtKReport, notes: Footnotes) -> Blocks:
     for comparison in (report.comparison, *report.further_comparisons):
         if comparison is None:
             continue
-        first, second = _apart([comparison.first, comparison.second], 14)
+        first, second = _distinct_names([comparison.first, comparison.second], 14)
         columns = (
             Column("k", digits("k"), "count"),
             Column(f"{second} - {first}", "difference", "gap", ""),
@@ -89,7 +89,7 @@ def _answer(report: results.PassAtKReport) -> Blocks:
 def _by_budget(report: results.PassAtKReport, notes: Footnotes) -> Table:
     """A row a budget, a column a file; for two files also their difference."""
     tables, compared = report.tables, report.comparison
-    names = _apart([table.name for table in tables], 21)
+    names = _distinct_names([table.name for table in tables], 21)
     columns = [
         Column("k", itemgetter(0), "count"),
         *(Column(name, itemgetter(index), "share", "") for index, name in enumerate(names, start=1)),
@@ -128,7 +128,7 @@ def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes) -> 
     while sum(fitting) > room - 2 * len(fitting) and max(fitting) > _MIN_NAME:  # the longest names give way first
         fitting[fitting.index(max(fitting))] -= 1
     cells = [
-        *(_apart(texts, width) for texts, width in zip(named.values(), fitting, strict=True)),
+        *(_distinct_names(texts, width) for texts, width in zip(named.values(), fitting, strict=True)),
         *([row[index] for row in rows] for index in filled),
     ]
     columns = [
@@ -145,9 +145,9 @@ def _num_distinct(columns: Mapping[str, Sequence[str]]) -> int:
 
 def _scores(table: results.PassAtKTable, evaluation: results.Evaluation, notes: Footnotes) -> tuple[str, str, str, str]:
     """Samples, pass@1, pass@k where there are several samples, and the mean where it is unknown which of them pass."""
-    fewest, most = table.num_samples
-    samples = f" x {fewest}" if fewest == most else f" x {fewest}-{most}"
-    size = f"{table.num_prompts:,}{samples if most > 1 else ''}"
+    fewest, largest = table.num_samples
+    samples = f" x {fewest}" if fewest == largest else f" x {fewest}-{largest}"
+    size = f"{table.num_prompts:,}{samples if largest > 1 else ''}"
     if evaluation.unfinished:
         size += notes.number(f"the evaluation {evaluation.unfinished}")
     first, *rest = [row for row in table.rows if row.pass_at_k.value is not None] or table.rows
@@ -157,7 +157,7 @@ def _scores(table: results.PassAtKTable, evaluation: results.Evaluation, notes: 
     return size, format_estimate(first.pass_at_k, notes, "share"), last, scored
 
 
-def _apart(names: Sequence[str], width: int) -> list[str]:
+def _distinct_names(names: Sequence[str], width: int) -> list[str]:
     """Names in so much room each, around what tells them apart where long ones begin and end alike."""
     names = [plain(name) for name in names]
     if len({_shortened(name, width) for name in names}) < len(set(names)):
@@ -196,7 +196,7 @@ def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
     leads = {comparison.second: row.difference for comparison in compared for row in comparison.rows if row.k == high}
     names = [table.name for table in report.tables]
     if len({plain(name, limit=_NAME) for name in names}) < len(names):
-        names = _apart(names, _NAME)
+        names = _distinct_names(names, _NAME)
     rows = [(table, leads.get(table.name, ""), name) for table, name in zip(report.tables, names, strict=True)]
     return draw_table(columns, rows, notes)
 
@@ -205,9 +205,9 @@ def _facts(tables: Sequence[results.PassAtKTable]) -> list[str]:
     """How many prompts and samples each file has, in one line of those that have as many."""
     names: dict[str, list[str]] = {}
     for table in tables:
-        fewest, most = table.num_samples
-        samples = str(fewest) if fewest == most else f"{fewest} to {most}"
-        size = f"{counted(table.num_prompts, 'prompt')}, {samples} sample{'s' * (most > 1)} each"
+        fewest, largest = table.num_samples
+        samples = str(fewest) if fewest == largest else f"{fewest} to {largest}"
+        size = f"{counted(table.num_prompts, 'prompt')}, {samples} sample{'s' * (largest > 1)} each"
         names.setdefault(size, []).append(table.name)
     if len(names) == 1:
         return list(names)

@@ -48,7 +48,7 @@ _STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # characters that a field
 class Fact(NamedTuple):
     """A fact about the log that rows reveal; its reader makes a sentence of all of them."""
 
-    about: Literal["other filter", "number of responses", "shape", "identity", "elsewhere"]
+    topic: Literal["other filter", "number of responses", "shape", "identity", "elsewhere"]
     value: str | int
 
 
@@ -56,9 +56,9 @@ Note = str | Fact
 """A sentence about the log that rows give rise to, or a fact for one."""
 
 
-def facts_in(notes: Iterable[Note], about: str) -> list[Any]:
+def facts_in(notes: Iterable[Note], topic: str) -> list[Any]:
     """The values of all facts about one thing, sorted."""
-    return sorted(note.value for note in notes if isinstance(note, Fact) and note.about == about)
+    return sorted(note.value for note in notes if isinstance(note, Fact) and note.topic == topic)
 
 
 class Columns(Struct, frozen=True, kw_only=True):
@@ -435,7 +435,9 @@ def columns_of_whole_rows(
 ) -> Callable[[Path], FileColumns]:
     """How each file becomes columns where all cells of a row count; ``narrower`` as in :class:`TableColumns`."""
     lines = LineColumns(
-        row=dict[str, Any], to_columns=lambda *of: to_columns(Cells.of_rows(*of)), looks_at_path=looks_at_path
+        row=dict[str, Any],
+        to_columns=lambda *arguments: to_columns(Cells.of_rows(*arguments)),
+        looks_at_path=looks_at_path,
     )
     table = TableColumns(names=None, to_columns=to_columns, narrower=narrower)
     by_suffix = {".json": ListColumns(lines=lines), ".csv": None, ".tsv": None, ".parquet": table, ".arrow": table}

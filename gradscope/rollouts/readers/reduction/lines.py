@@ -173,8 +173,8 @@ def scan_small(
     A document that is none of usual rows is its number, as it is for the row reader.
     """
     small = [_SmallFile(path, file) for path, file in zip(paths, files, strict=True)]
-    if plain := [file for file in small if file.is_plain]:
-        _decode_together(plain, columns)
+    if plain_files := [file for file in small if file.is_plain]:
+        _decode_together(plain_files, columns)
     for is_plain, adjacent in groupby(small, key=attrgetter("is_plain")):
         if is_plain:
             yield from _scan_together(list(adjacent), columns, with_texts)

@@ -120,7 +120,7 @@ _FLAGS = bytes.maketrans(b"01", b"\0\1")
 def token_counts(rows: Cells) -> list[Count | None]:
     """The counts of rows, None where lists are unusable, [R]."""
     columns = (zip(rows.column(f"{name}s"), rows.column(f"{name}_ids"), strict=True) for name in ("prompt", "response"))
-    lengths = (json_text.nums_ids([other if cell is UNSET else cell for cell, other in both]) for both in columns)
+    lengths = (json_text.nums_ids([other if cell is UNSET else cell for cell, other in pairs]) for pairs in columns)
     sizes = zip(*map(np.ndarray.tolist, lengths), strict=True)
     names = ("attention_mask", "response_mask", "rollout_log_probs", "advantages")
     lists = zip(*(json_text.jsons_of(rows.column(name)) for name in names), strict=True)
