@@ -8,6 +8,7 @@ and not the rest of the file.
 from __future__ import annotations
 
 import csv
+import fnmatch
 import glob
 import io
 import os
@@ -16,7 +17,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path, PurePath
@@ -373,15 +374,27 @@ def expand(path: Path) -> tuple[Path, ...]:
     if path.is_file():
         return (path,)
     if path.is_dir():
-        with os.scandir(path) as entries:  # unlike Path.iterdir, without a stat for each file
-            named = [(path / entry.name, entry) for entry in entries if suffix_of(entry.name)]
-        named = [(file, entry) for file, entry in named if when_copied(file.name) != "awaited"]
-        # an entry that links to itself raises where a path is no file
-        files = [file for file, entry in named if entry.is_file(follow_symlinks=False) or file.is_file()]
-        saved = [file for file in files if file.suffix == ".arrow"]  # next to descriptions of the dataset
-        return tuple(sorted(_each_once(saved or files), key=natural))
+        return _files_of_rows(path, _names_in(path))
     files = sorted((Path(name) for name in glob.glob(str(path)) if Path(name).is_file()), key=natural_path)
     return tuple(sorted(_each_once(files), key=natural))  # those of one name by their folders
+
+
+def _names_in(folder: Path) -> tuple[str, ...]:
+    """Names of the files of a folder, and of links to files."""
+    with os.scandir(folder) as entries:  # unlike Path.iterdir, without a stat for each file
+        # a link to itself raises where a path is no file
+        return tuple(
+            entry.name
+            for entry in entries
+            if entry.is_file(follow_symlinks=False) or (entry.is_symlink() and Path(entry).is_file())
+        )
+
+
+@lru_cache(maxsize=4)  # each format asks for the files of a folder
+def _files_of_rows(folder: Path, names: tuple[str, ...]) -> tuple[Path, ...]:
+    files = [folder / name for name in names if suffix_of(name) and when_copied(name) != "awaited"]
+    saved = [file for file in files if file.suffix == ".arrow"]  # next to descriptions of the dataset
+    return tuple(sorted(_each_once(saved or files), key=natural))
 
 
 def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
@@ -390,13 +403,18 @@ def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
     Those of the first pattern that matches any, JSON lines also compressed; of a file or a glob, whose names fit.
     """
     if path.is_dir():
+        names = _names_in(path)
         for pattern in patterns:
-            files = filter(Path.is_file, path.glob(pattern + "*" * pattern.endswith(".jsonl")))
+            wider = pattern + "*" * pattern.endswith(".jsonl")
+            in_folder = map(path.joinpath, fnmatch.filter(names, wider))
+            files = filter(Path.is_file, path.glob(wider)) if "/" in pattern else in_folder
             if fit := [file for file in files if file.match(pattern) or _unpacked(file).match(pattern)]:
                 return tuple(sorted(_each_once(fit), key=natural_path))
         return ()
-    names = {PurePath(pattern).name for pattern in patterns}
-    return tuple(file for file in expand(path) if any(map(file.match, names)) or any(map(_unpacked(file).match, names)))
+    wanted = {PurePath(pattern).name for pattern in patterns}
+    return tuple(
+        file for file in expand(path) if any(map(file.match, wanted)) or any(map(_unpacked(file).match, wanted))
+    )
 
 
 def _each_once(files: Iterable[Path]) -> list[Path]:
