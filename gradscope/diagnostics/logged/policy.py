@@ -41,12 +41,17 @@ class _Rows(Struct, frozen=True, kw_only=True):
 
 
 def _generation_of_step(step: int, groups: Sequence[RolloutGroup]) -> _Rows:
-    rows = [(group.step, group.prompt_id, rollout) for group in groups for rollout in group.rollouts]
     return _Rows(
-        ends=[(prompt, float(rollout.status == "truncated")) for _, prompt, rollout in rows if rollout.status in ENDED],
+        ends=[
+            (group.prompt_id, float(rollout.status == "truncated"))
+            for group in groups
+            for rollout in group.rollouts
+            if rollout.status in ENDED
+        ],
         times=[
-            (row_step, prompt, rollout.seconds)
-            for row_step, prompt, rollout in rows
+            (group.step, group.prompt_id, rollout.seconds)
+            for group in groups
+            for rollout in group.rollouts
             if rollout.seconds is not None and rollout.seconds < _LONGEST
         ],
     )

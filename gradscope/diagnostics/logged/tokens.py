@@ -80,6 +80,10 @@ def _step_tokens(groups: Sequence[RolloutGroup], set_aside: Counter[str]) -> _St
     usable: list[tuple[RolloutGroup, int, Rollout]] = []
     columns: list[_Columns] = []
     for group in groups:
+        # as in most logs, which may have millions of rollouts
+        if all(row.logprobs is None and row.mask is None and not row.earlier for row in group.rollouts):
+            set_aside[NO_SAMPLER] += group.size
+            continue
         for index, sequence in (pair for rollout in group.rollouts for pair in enumerate(rollout.sequences)):
             if not _counts_in_loss(sequence):
                 continue

@@ -138,11 +138,13 @@ Formula = Callable[[Array], Array]  # from the rewards of a group, [G], to its a
 def _trainer_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> StepBatch:
     rewards = [np.array(group.rewards, dtype=np.float64) for group in groups]
     name, formula = _FORMULAS[str(settings.get("trainer"))](settings)
+    sizes, all_rewards = [group.size for group in groups], np.concatenate(rewards)
+    frac_zero_std = float(np.average([all_equal(part.tolist()) for part in rewards], weights=sizes))
     unknown = formula if isinstance(formula, Reason) else None
-    parts = [np.full(len(part), np.nan) if isinstance(formula, Reason) else formula(part) for part in rewards]
-    dead = [np.full(len(part), all_equal(part.tolist()), dtype=np.float64) for part in rewards]
-    reward, frac_zero_std = (float(np.mean(np.concatenate(values))) for values in (rewards, dead))
-    return StepBatch(reward, np.concatenate(parts), frac_zero_std, name, unknown)
+    advantages = (
+        np.full(len(all_rewards), np.nan) if isinstance(formula, Reason) else np.concatenate([*map(formula, rewards)])
+    )
+    return StepBatch(float(np.mean(all_rewards)), advantages, frac_zero_std, name, unknown)
 
 
 def _verl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:

@@ -326,9 +326,11 @@ def _quarters(lengths: RunLengths, deviations: Array, above: Array, inputs: Repo
             continue
         ends = f"{deviations[part].min():+.1f} to {deviations[part].max():+.1f}"
         mean = round(float(above[part].mean()), 12) + 0.0  # what is left of equal numbers is no -6e-18
-        rollouts = zip(lengths.groups[part].tolist(), lengths.samples[part].tolist(), strict=True)
-        share = sum(shares.get((lengths.names[group], sample), 0.0) for group, sample in rollouts)
-        rows.append((name, ends, mean, share if shares else Estimate.undefined_because("no gradient was recomputed")))
+        share: Cell = Estimate.undefined_because("no gradient was recomputed")
+        if shares:
+            rollouts = zip(lengths.groups[part].tolist(), lengths.samples[part].tolist(), strict=True)
+            share = sum(shares.get((lengths.names[group], sample), 0.0) for group, sample in rollouts)
+        rows.append((name, ends, mean, share))
     return table_of_cells(
         "All rollouts by length; both numbers minus the mean of the rollout's group; share of the gradient = "
         f"{metric('projection_share').formula}, mean over the recomputed steps",
