@@ -16,7 +16,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import lru_cache, partial
 from importlib import import_module
 from itertools import islice
@@ -84,7 +84,10 @@ def read_bytes(path: Path) -> Generator[bytes, None, None]:
 def _sized_lines(path: Path) -> Iterator[tuple[bytes, int]]:
     """A file's lines, each with its number of bytes in the file."""
     size = allowed(MAX_ROW) + 1
-    with named_if_unreadable(path), _open_lines(path) as stream:
+    with named_if_unreadable(path), ExitStack() as files:
+        stream = files.enter_context(open_bytes(path))
+        if b"\n" not in stream.peek():  # unlike in most logs, of which often no more is read than the first rows
+            stream = files.enter_context(open_bytes(path, _WHOLE_LINES))
         while line := stream.readline(size):
             rest, passed = line, 0
             while len(rest) == size and not rest.endswith(b"\n"):  # the rest of a long line
@@ -92,16 +95,6 @@ def _sized_lines(path: Path) -> Iterator[tuple[bytes, int]]:
                 passed += len(rest)
             yield line, len(line) + passed
         raise_if_cut_off(stream)
-
-
-@contextmanager
-def _open_lines(path: Path) -> Iterator[io.BufferedReader]:
-    with open_bytes(path) as stream:
-        if b"\n" in stream.peek():  # as of most logs, of which often no more is read than the first rows
-            yield stream
-            return
-    with open_bytes(path, _WHOLE_LINES) as stream:
-        yield stream
 
 
 def document_bytes(path: Path) -> bytes | None:
