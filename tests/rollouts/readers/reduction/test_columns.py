@@ -23,7 +23,7 @@ def read(lines: columns.LineColumns | None, text: bytes) -> columns.Columns:
 
 def by_key(rows: columns.Cells) -> columns.Columns:
     """Rows whose group is all that they say, under keys of any name."""
-    named = [f"{one}/{two}" for one, two in zip(rows.cells("a.b é"), rows.cells(""), strict=True)]
+    named = [f"{entry}/{two}" for entry, two in zip(rows.cells("a.b é"), rows.cells(""), strict=True)]
     return columns.Columns(step=rows.steps("absent") + 1, group=named, prompts=lambda _: [], numbers={})
 
 
@@ -95,11 +95,11 @@ def test_rows_hold_several_rollouts_one_or_none() -> None:
         rows = lines.elements(sizes)
         return columns.Columns(
             row=np.repeat(np.arange(len(sizes)), sizes),
-            flaws=[(at, "r is no list") for at, cell in enumerate(lines.column("r")) if type(cell) is not list],
+            flaws=[(index, "r is no list") for index, cell in enumerate(lines.column("r")) if type(cell) is not list],
             step=np.zeros(len(rows), dtype=np.int64),
             group=rows.names("g"),
             no_group="g is missing",
-            prompts=lambda chosen: [str(at) for at in chosen],
+            prompts=lambda chosen: [str(index) for index in chosen],
             numbers={"reward": rows.numbers("r")},
             notes=["seen"],
             details=lambda _: {"completion": ""},
@@ -125,7 +125,7 @@ def test_text_is_a_number_where_all_cells_are_text() -> None:
     rows = columns.Cells.of_rows([{"r": cell} for cell in table["r"]], Path("a.csv"))
     for cells in (batch, rows):
         np.testing.assert_array_equal(cells.numbers("r"), [1.0, 1.0, math.nan, math.nan])
-    assert [rows.no_reward("r", at) for at in (2, 3)] == ["the reward is null", "the reward is text"]
+    assert [rows.no_reward("r", index) for index in (2, 3)] == ["the reward is null", "the reward is text"]
     assert batch.not_finite("r") is None
     floats = pa.RecordBatch.from_pydict({"a": [1.0, None, math.inf]})
     broken = columns.Cells.of_batch(floats, Path("a.parquet")).not_finite("a")
@@ -135,30 +135,30 @@ def test_text_is_a_number_where_all_cells_are_text() -> None:
 
 def test_rows_become_records_and_what_is_none_is_set_aside() -> None:
     def to_columns(rows: columns.Cells) -> columns.Columns:
-        def further(at: int) -> dict[str, Any]:
-            if rows.cell("tokens", at) == "x":
+        def further(index: int) -> dict[str, Any]:
+            if rows.cell("tokens", index) == "x":
                 raise UnusableRowError("the tokens are text")
-            return {"completion": rows.cell("text", at)}
+            return {"completion": rows.cell("text", index)}
 
         return columns.Columns(
             step=rows.steps("step"),
             group=rows.names("group"),
             no_group="the group is missing",
-            prompts=lambda numbers: [f"p{at}" for at in numbers],
+            prompts=lambda numbers: [f"p{index}" for index in numbers],
             numbers={"reward": rows.numbers("reward"), "reward/a": rows.numbers("a"), "advantage": rows.numbers("adv")},
             no_reward=partial(rows.no_reward, "reward"),
             noted={"Late.": rows.steps("step") > 1},
-            samples=[f"s{at}" for at in range(len(rows))],
+            samples=[f"s{index}" for index in range(len(rows))],
             details=further,
-            flaw=lambda at: "odd" if rows.cell("adv", at) == 9 else None,
+            flaw=lambda index: "odd" if rows.cell("adv", index) == 9 else None,
         )
 
     usual = {"step": 1, "group": "g", "reward": 1, "a": 0.5, "adv": -1, "text": "t"}
     odd = [{"step": None}, {"group": ""}, {"tokens": "x", "step": 3}, {"reward": "1"}, {"adv": 9, "step": 2}]
     quarantine, noted = QuarantineLog(), list[str]()
-    rows = [(f"a:{at + 1}", usual | cells) for at, cells in enumerate([{}, *odd])]
+    rows = [(f"a:{index + 1}", usual | cells) for index, cells in enumerate([{}, *odd])]
     located = list(columns.records_in(to_columns, Path("a"), rows, quarantine, noted.append))
-    assert [at for at, _ in located] == [0, 4, 5]
+    assert [index for index, _ in located] == [0, 4, 5]
     assert located[0][1] == Record(
         step=1,
         group="g",
@@ -173,7 +173,7 @@ def test_rows_become_records_and_what_is_none_is_set_aside() -> None:
     )
     assert [record.reward for _, record in located] == [1.0, None, 1.0]
     assert noted == ["Late."]
-    assert {(one.reason, one.first) for one in quarantine.result().reasons} == {
+    assert {(reason.reason, reason.first) for reason in quarantine.result().reasons} == {
         ("the step is not a whole number", "a:2"),
         ("the group is missing", "a:3"),
         ("the tokens are text", "a:4"),

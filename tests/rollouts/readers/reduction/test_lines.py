@@ -21,7 +21,7 @@ def to_columns(rows: Cells) -> Columns:
     return Columns(
         step=rows.steps("step"),
         group=rows.names("g"),
-        prompts=lambda numbers: [f"{rows.path.stem}/{at}" for at in numbers],
+        prompts=lambda numbers: [f"{rows.path.stem}/{index}" for index in numbers],
         numbers={"reward": rows.numbers("r")},
     )
 
@@ -38,7 +38,7 @@ def scanned(path: Path, content: bytes, start: int = 0, end: int | None = None) 
 
 
 def odd(scans: Sequence[Scanned]) -> list[tuple[int, Any, int]]:
-    return [(one.index, one.row, one.count) for block in scans for one in block.irregular]
+    return [(row.index, row.row, row.count) for block in scans for row in block.irregular]
 
 
 def test_lines_behind_a_long_one_end_where_they_end(tmp_path: Path) -> None:
@@ -130,9 +130,9 @@ def test_a_field_in_which_nan_says_nothing_has_none(tmp_path: Path) -> None:
     cells = [b"NaN", b"[NaN]", b'{"y": -Infinity, "z": {"w": NaN}, "v": 1}', b"0"]
     data = b"".join(b'{"r": 1, "x": %b, "other": NaN}\n' % cell for cell in cells) + b'{"r": NaN}\n'
     block = lines.LineBlock(data=data, offset=0, end=len(data))
-    rows, at, _ = block.decoded(columns.decoder, columns.may_be_nan)
+    rows, index, _ = block.decoded(columns.decoder, columns.may_be_nan)
     assert [getattr(row, columns.may_be_nan[0]) for row in rows] == [None, {"y": None, "z": {"w": None}, "v": 1}, 0]
-    assert at.tolist() == [0, 2, 3]
+    assert index.tolist() == [0, 2, 3]
 
 
 @pytest.mark.parametrize("times", [1, 40])
@@ -173,14 +173,14 @@ def test_a_file_is_given_up_where_no_row_comes(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("block", [30, 50, 1 << 20])
 def test_ranges_have_every_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes, block: int) -> None:
     monkeypatch.setattr(lines, "BLOCK", block)
-    content = start + b"".join(LINE.replace(b"0.5", b"%d" % at) for at in range(20)) + LINE[:-1]
+    content = start + b"".join(LINE.replace(b"0.5", b"%d" % index) for index in range(20)) + LINE[:-1]
     for size in (7, 39, 40, 41, 100, 10_000):
         cuts = [*range(0, len(content), size), None]
-        scans = [one for low, high in pairwise(cuts) for one in scanned(tmp_path / "a", content, low or 0, high)]
-        rewards = np.concatenate([one.part.columns["reward"] for one in scans if one.part is not None])
+        scans = [entry for low, high in pairwise(cuts) for entry in scanned(tmp_path / "a", content, low or 0, high)]
+        rewards = np.concatenate([entry.part.columns["reward"] for entry in scans if entry.part is not None])
         assert rewards.tolist() == [*range(20), 0.5]
-        assert [one.is_open for one in scans] == [False] * (len(scans) - 1) + [True]
-        assert (sum(one.num_rows for one in scans), scans[-1].end) == (21, len(content))
+        assert [entry.is_open for entry in scans] == [False] * (len(scans) - 1) + [True]
+        assert (sum(entry.num_rows for entry in scans), scans[-1].end) == (21, len(content))
 
 
 def test_a_last_line_that_is_cut_off_is_odd(tmp_path: Path) -> None:
@@ -196,14 +196,14 @@ def test_a_line_has_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyP
     long = LINE[:-2] + b', "y": "' + b"x" * (3 << 20) + b'"}\n'
     scans = scanned(tmp_path / "a.jsonl", LINE + long + LINE)
     assert odd(scans) == [(0, "the line is longer than 1 MiB", 1)]
-    assert sum(int(one.part.size.sum()) for one in scans if one.part is not None) == 2
-    assert sum(one.num_rows for one in scans) == 3
+    assert sum(int(scan.part.size.sum()) for scan in scans if scan.part is not None) == 2
+    assert sum(scan.num_rows for scan in scans) == 3
 
 
 def test_a_compressed_file_is_read_as_far_as_it_can_be(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     scans = scanned(path, gzip.compress(LINE * 10))
-    assert [(one.num_rows, one.end) for one in scans] == [(10, 10 * len(LINE))]
+    assert [(scan.num_rows, scan.end) for scan in scans] == [(10, 10 * len(LINE))]
     path.write_bytes(gzip.compress(LINE * 1000)[:-10])
     *_, last = blocks_in(path)
     assert last.lost is not None

@@ -66,7 +66,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
     monkeypatch.setattr(reduction_lines, "BLOCK", 200)
     monkeypatch.setattr(reduction_log, "_MARK", 16)
     made = Log(tmp_path)
-    made.append("".join(line(1, f"g{at // 4}", at % 2) for at in range(40)))
+    made.append("".join(line(1, f"g{index // 4}", index % 2) for index in range(40)))
     return made
 
 
@@ -148,7 +148,7 @@ ROW = '{"step": 1, "group_id": "a", "prompt_id": "p", "reward": 1.0, "completion
 
 def changed(old: str, *new: str, row: str = ROW) -> list[str]:
     """The usual row with something else in one place, once for each."""
-    return [row.replace(old, one) for one in new]
+    return [row.replace(old, entry) for entry in new]
 
 
 STEP = '"step": 1'
@@ -216,7 +216,7 @@ def test_a_group_that_goes_on_in_the_next_file_is_one_group(tmp_path: Path) -> N
 
 def write(folder: Path, kind: str) -> Path:
     folder.mkdir()
-    rows = [{"step": at // 4, "group_id": f"g{at // 2}", "reward": float(at % 3 == 0)} for at in range(16)]
+    rows = [{"step": index // 4, "group_id": f"g{index // 2}", "reward": float(index % 3 == 0)} for index in range(16)]
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
     match kind:
         case "jsonl":
@@ -343,8 +343,13 @@ def test_further_rewards_of_files_with_types(tmp_path: Path) -> None:
 
 def test_rollouts_beyond_memory_say_so_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = pa.DictionaryArray.from_arrays(pa.array([0] * 600, pa.int32()), pa.array(["x" * 100_000]))
-    rewards = [float(at % 2) for at in range(600)]
-    rows = {"step": [1] * 600, "group_id": [f"g{at // 8}" for at in range(600)], "reward": rewards, "prompt": prompts}
+    rewards = [float(index % 2) for index in range(600)]
+    rows = {
+        "step": [1] * 600,
+        "group_id": [f"g{index // 8}" for index in range(600)],
+        "reward": rewards,
+        "prompt": prompts,
+    }
     pq.write_table(pa.table(rows), tmp_path / "log.parquet")
     monkeypatch.setattr(limits, "MAX_UNPACKED", 16 << 20)
     run = read_run(tmp_path / "log.parquet")
@@ -385,7 +390,7 @@ NUMBER = '"sample_idx": 0'
 )
 def test_repeated_samples_equal_the_row_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str) -> None:
     monkeypatch.setattr(reduction_lines, "BLOCK", 200)
-    further = [NUMBERED.replace('"sample_idx": 0', f'"sample_idx": {at}') for at in range(1, 5)]
+    further = [NUMBERED.replace('"sample_idx": 0', f'"sample_idx": {index}') for index in range(1, 5)]
     path = tmp_path / "part_1.jsonl"
     path.write_text("".join(f"{line}\n" for line in (NUMBERED, *further, NUMBERED.replace('"a"', '"b"'), again)))
     (tmp_path / "part_2.jsonl").write_text(f"{again}\n")
@@ -396,7 +401,7 @@ def test_rows_of_small_files_are_taken_together(tmp_path: Path, monkeypatch: pyt
     for number in range(12):
         last = {3: "{\n", 7: "", 9: ROW.replace("1.0", "null") + "\n"}.get(number, ROW + "\n")
         of_file = ROW.replace('"step": 1', f'"step": {number // 2}, "file": {number}')
-        lines = [of_file.replace('"a"', f'"g{at % 3}"') for at in range(6)]
+        lines = [of_file.replace('"a"', f'"g{index % 3}"') for index in range(6)]
         (tmp_path / f"{number}.jsonl").write_text("".join(f"{line}\n" for line in lines) + last)
     (tmp_path / "12.jsonl").write_text(ROW)  # its line has no end
     row_counts: list[int] = []
@@ -404,7 +409,7 @@ def test_rows_of_small_files_are_taken_together(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(
         reduction_lines,
         "part_of_columns",
-        lambda columns, at, **how: row_counts.append(len(at)) or original(columns, at, **how),
+        lambda columns, index, **how: row_counts.append(len(index)) or original(columns, index, **how),
     )
     read_run(tmp_path, rewards_only=True)
     assert row_counts == [21, 6, 55, 7, 7, 7, 6, 7, 7, 7, 7, 1]  # an odd row among 55: each of their files by itself

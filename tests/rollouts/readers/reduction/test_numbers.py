@@ -14,7 +14,9 @@ from tests.rollouts.readers.reduced import STRANGE
 @pytest.mark.parametrize("cells", [[1, 2.5, True, None], [10**400, 1.0], list(STRANGE), [UNSET, 1], []])
 def test_numbers_steps_and_ids_are_those_of_the_row_reader(cells: list[Any]) -> None:
     expected = [finite_or_none(None if cell is UNSET else cell) for cell in cells]
-    np.testing.assert_array_equal(numbers.numbers_of(cells), [math.nan if one is None else one for one in expected])
+    np.testing.assert_array_equal(
+        numbers.numbers_of(cells), [math.nan if value is None else value for value in expected]
+    )
     steps = [whole_number(cell) for cell in cells]
     assert numbers.step_numbers(cells).tolist() == [-1 if step is None else step for step in steps]
     assert index_names(numbers.step_numbers(cells)) == ["" if step is None else str(step) for step in steps]

@@ -94,14 +94,14 @@ def test_records_stand_where_they_were_between_usual_rows() -> None:
 
 
 def test_groups_of_the_row_reader_take_their_places() -> None:
-    records = [record(group=name, reward=at / 10) for at, name in enumerate("aabbcc")]
+    records = [record(group=name, reward=index / 10) for index, name in enumerate("aabbcc")]
     table = table_of(records)
     made = build_groups([record(group="b", reward=7.0, prompt="new", format=0.25, length=4)], QuarantineLog())
     replaced = replaced_groups(table, np.array([False, True, False]), made)
     assert replaced.ids() == table.ids()
     assert replaced.size.tolist() == [2, 1, 2]
     assert replaced.reward.tolist() == [0.0, 0.1, 7.0, 0.4, 0.5]
-    assert [replaced.prompts[at] for at in replaced.prompt] == ["p", "new", "p"]
+    assert [replaced.prompts[index] for index in replaced.prompt] == ["p", "new", "p"]
     np.testing.assert_array_equal(replaced.rewards["format"], [*[math.nan] * 2, 0.25, *[math.nan] * 2])
     assert replaced.seconds is None
 
@@ -163,7 +163,7 @@ def test_any_cut_of_the_log_equals_the_row_reader(records: list[Record], cuts: l
     groups = build_groups(records, QuarantineLog())
     by_row = RewardTable.from_groups(groups)
     assert table.ids() == by_row.ids()
-    assert [table.prompts[at] for at in table.prompt] == [group.prompt_id for group in groups]
+    assert [table.prompts[index] for index in table.prompt] == [group.prompt_id for group in groups]
     np.testing.assert_array_equal(table.reward, by_row.reward)
     np.testing.assert_array_equal(table.rewards["format"], by_row.rewards["format"])
     np.testing.assert_array_equal(table.num_tokens, by_row.num_tokens)
@@ -186,7 +186,7 @@ def test_a_part_may_lack_a_column_that_another_has() -> None:
     for pair in ([odd, plain], [plain, odd]):
         table = merge_parts(pair)
         assert table.reward.tolist() == [0.5, 0.0, 1.0]
-        assert [table.prompts[at] for at in table.prompt] == ["q"]
+        assert [table.prompts[index] for index in table.prompt] == ["q"]
         assert table.num_tokens is not None
         assert table.num_tokens.tolist() == [2, -1, -1]
         np.testing.assert_array_equal(table.seconds, [1.0, math.nan, math.nan])

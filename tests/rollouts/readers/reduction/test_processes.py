@@ -35,7 +35,7 @@ def to_columns(rows: Cells) -> Columns:
     return Columns(
         step=np.zeros(len(rows), dtype=np.int64),
         group=rows.cells("group"),
-        prompts=lambda numbers: [str(at) for at in numbers],
+        prompts=lambda numbers: [str(index) for index in numbers],
         numbers={"reward": np.array(rewards, dtype=np.float64)},
     )
 
@@ -51,7 +51,9 @@ def scanned(path: Path, content: str | bytes) -> list[Scanned]:
 def by_row(path: Path) -> tuple[dict[int, dict[str, str]], list[tuple[str, int, str]]]:
     quarantine = QuarantineLog()
     rows = {int(place.rpartition(":")[2]): row for place, row in read_csv(path, quarantine)}
-    return rows, [(one.reason, one.num_rows, one.first.rpartition(":")[2]) for one in quarantine.result().reasons]
+    return rows, [
+        (reason.reason, reason.num_rows, reason.first.rpartition(":")[2]) for reason in quarantine.result().reasons
+    ]
 
 
 def assert_as_by_row(path: Path, content: str | bytes) -> list[Scanned]:
@@ -61,26 +63,27 @@ def assert_as_by_row(path: Path, content: str | bytes) -> list[Scanned]:
     quarantine = QuarantineLog()
     odd: dict[int, dict[str, str]] = {}
     num_usual, total, before = 0, 0.0, 0
-    for one in scans:
-        for each in one.irregular:
-            if isinstance(each.row, str):
-                quarantine.add(each.row, f"{path}:{before + each.index + 1}", each.count)
+    for scan in scans:
+        for irregular_row in scan.irregular:
+            if isinstance(irregular_row.row, str):
+                quarantine.add(irregular_row.row, f"{path}:{before + irregular_row.index + 1}", irregular_row.count)
             else:
-                odd[before + each.index + 1] = each.row
-        if one.part is not None:
-            num_usual += int(one.part.size.sum())
-            total += float(one.part.columns["reward"].sum())
-            assert all(int(place) + before + 1 in rows for place in one.part.first_row)
-        before += one.num_rows
+                odd[before + irregular_row.index + 1] = irregular_row.row
+        if scan.part is not None:
+            num_usual += int(scan.part.size.sum())
+            total += float(scan.part.columns["reward"].sum())
+            assert all(int(place) + before + 1 in rows for place in scan.part.first_row)
+        before += scan.num_rows
     assert {place: row["reward"] for place, row in odd.items()} == {place: rows[place]["reward"] for place in odd}
     assert num_usual + len(odd) == len(rows)
     assert total == sum(float(row["reward"]) for place, row in rows.items() if place not in odd)
-    assert [(one.reason, one.num_rows, one.first.rpartition(":")[2]) for one in quarantine.result().reasons] == reasons
+    result = quarantine.result().reasons
+    assert [(reason.reason, reason.num_rows, reason.first.rpartition(":")[2]) for reason in result] == reasons
     return scans
 
 
 def num_usual(scans: list[Scanned]) -> int:
-    return sum(int(one.part.size.sum()) for one in scans if one.part is not None)
+    return sum(int(scan.part.size.sum()) for scan in scans if scan.part is not None)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +126,8 @@ def test_a_damaged_csv_equals_the_row_reader(tmp_path: Path, monkeypatch: pytest
         draw = random.Random(seed)
         text = io.StringIO()
         rows = [
-            [draw.choice("ab"), "".join(draw.choices('a,"\n é', k=draw.randrange(6))), str(at % 2)] for at in range(30)
+            [draw.choice("ab"), "".join(draw.choices('a,"\n é', k=draw.randrange(6))), str(index % 2)]
+            for index in range(30)
         ]
         csv.writer(text, quoting=draw.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])).writerows(
             [["group", "text", "reward"], *rows]
@@ -152,20 +156,20 @@ def parquet(folder: Path, **cells: Any) -> Path:
 def test_parquet_is_read_some_rows_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     rows = {
-        "group": [f"g{at // 4}" for at in range(5000)],
-        "reward": [at % 2 for at in range(5000)],
+        "group": [f"g{index // 4}" for index in range(5000)],
+        "reward": [index % 2 for index in range(5000)],
         "text": ["x"] * 5000,
     }
     pq.write_table(pa.table(rows), path, row_group_size=1500)
     scans = list(scan_table(path, 7, COLUMNS))
-    assert [(one.file, one.num_rows) for one in scans] == [(7, 1500)] * 3 + [(7, 500)]
+    assert [(scan.file, scan.num_rows) for scan in scans] == [(7, 1500)] * 3 + [(7, 500)]
     assert scans[-1].end == path.stat().st_size
     assert num_usual(scans) == 5000
 
 
 def test_odd_rows_of_parquet_have_their_cells_and_their_numbers(tmp_path: Path) -> None:
     (scan,) = scan_table(parquet(tmp_path, reward=[1.0, None, 2.0]), 0, COLUMNS)
-    assert [(one.index, one.row) for one in scan.irregular] == [(1, {"group": "b", "reward": None})]
+    assert [(row.index, row.row) for row in scan.irregular] == [(1, {"group": "b", "reward": None})]
     assert scan.row_numbers is not None
     assert scan.row_numbers.tolist() == [0, 2]
 
@@ -175,7 +179,7 @@ def test_what_rows_of_tables_call_for_is_told(tmp_path: Path, name: str) -> None
     parquet(tmp_path)
     (tmp_path / "a.csv").write_text(HEAD + "a,x,1\n")
     columns = replace(COLUMNS, to_columns=lambda cells: replace(COLUMNS.to_columns(cells), notes=["seen"]))
-    assert {sentence for one in scan_table(tmp_path / name, 0, columns) for sentence in one.noted} == {"seen"}
+    assert {sentence for entry in scan_table(tmp_path / name, 0, columns) for sentence in entry.noted} == {"seen"}
 
 
 def test_two_columns_of_one_name_and_damage_are_told(tmp_path: Path) -> None:
@@ -183,7 +187,7 @@ def test_two_columns_of_one_name_and_damage_are_told(tmp_path: Path) -> None:
     table = pq.read_table(path)
     pq.write_table(table.append_column("reward", table["reward"]), path)
     (scan,) = scan_table(path, 0, COLUMNS)
-    assert [(one.row, one.count) for one in scan.irregular] == [("two columns have the name 'reward'", 3)]
+    assert [(row.row, row.count) for row in scan.irregular] == [("two columns have the name 'reward'", 3)]
     path.write_bytes(b"PAR1")
     (scan,) = scan_table(path, 0, COLUMNS)
     assert scan.lost is not None
@@ -191,7 +195,7 @@ def test_two_columns_of_one_name_and_damage_are_told(tmp_path: Path) -> None:
 
 
 def write(folder: Path, *contents: bytes) -> list[Path]:
-    files = [folder / f"{at}.jsonl" for at in range(len(contents))]
+    files = [folder / f"{index}.jsonl" for index in range(len(contents))]
     for file, content in zip(files, contents, strict=True):
         file.write_bytes(content)
     return files
@@ -199,7 +203,7 @@ def write(folder: Path, *contents: bytes) -> list[Path]:
 
 def blocks_of(files: list[Path], ends: dict[int, int] | None = None) -> list[tuple[int, int, int] | int]:
     scans = scan_files(files, lambda file: None if file.suffix == ".json" else OF_LINES, ends or {})
-    return [(one.file, one.num_rows, one.end) if isinstance(one, Scanned) else one for one in scans]
+    return [(scan.file, scan.num_rows, scan.end) if isinstance(scan, Scanned) else scan for scan in scans]
 
 
 @pytest.fixture
@@ -217,8 +221,8 @@ def test_processes_find_what_one_finds(tmp_path: Path, monkeypatch: pytest.Monke
     scans = blocks_of(files)
     monkeypatch.setattr(processes, "_can_fork", lambda: False)
     assert scans == blocks_of(files)
-    assert [one if isinstance(one, int) else one[0] for one in scans] == [0] * 6 + [2, 3, 4]
-    assert sum(one[1] for one in scans if isinstance(one, tuple)) == 26
+    assert [scan if isinstance(scan, int) else scan[0] for scan in scans] == [0] * 6 + [2, 3, 4]
+    assert sum(scan[1] for scan in scans if isinstance(scan, tuple)) == 26
 
 
 def test_what_was_read_before_is_not_read_again(tmp_path: Path) -> None:
@@ -229,7 +233,7 @@ def test_what_was_read_before_is_not_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("forked")
 def test_a_run_is_the_same_however_many_processes_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"step": at // 12, "group_id": f"g{at // 4}", "reward": at % 3 / 2} for at in range(60)]
+    rows = [{"step": index // 12, "group_id": f"g{index // 4}", "reward": index % 3 / 2} for index in range(60)]
     rows[7]["reward"] = rows[30]["step"] = None  # type: ignore[assignment]
     for number in range(3):
         text = "".join(f"{json.dumps(row)}\n" for row in rows[20 * number : 20 * number + 20]).encode()
@@ -241,7 +245,7 @@ def test_a_run_is_the_same_however_many_processes_read_it(tmp_path: Path, monkey
     alone = read_run(tmp_path, rewards_only=True)
     assert repr(several.groups[:]) == repr(alone.groups[:])
     assert several.source == alone.source
-    assert [(one.reason, one.first.rpartition("/")[2]) for one in alone.source.quarantined.reasons] == [
+    assert [(reason.reason, reason.first.rpartition("/")[2]) for reason in alone.source.quarantined.reasons] == [
         ("the reward is null", "0.jsonl:8"),
         ("the step is not a whole number", "1.jsonl:11"),
     ]

@@ -148,7 +148,7 @@ def test_rows_that_only_a_look_at_all_of_them_can_judge(tmp_path: Path, late: di
 
 @pytest.mark.slow
 def test_a_uid_that_comes_late_in_a_dump_without(tmp_path: Path) -> None:
-    rows = [row(None, input=str(at // 2)) for at in range(60)]
+    rows = [row(None, input=str(index // 2)) for index in range(60)]
     write(tmp_path, *rows, row("u_0_0"))
     assert_same(tmp_path, is_reduced=False)
 
@@ -169,10 +169,10 @@ def test_uids_of_any_kind(tmp_path: Path, uid: Any) -> None:
 
 
 BY_UID = [
-    row(uid, step=step, score=float(at % 2), input=f"{uid}?")
+    row(uid, step=step, score=float(row_index % 2), input=f"{uid}?")
     for step in (1, 2)
     for uid in ("5f-a", "6_e")
-    for at in (0, 1)
+    for row_index in (0, 1)
 ]
 
 
@@ -186,7 +186,7 @@ def test_a_uid_that_rollouts_share_is_the_id_of_their_group(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_uids_that_no_two_rows_share_name_no_groups(tmp_path: Path) -> None:
-    write(tmp_path, *(row(f"u{at}") for at in range(4)))
+    write(tmp_path, *(row(f"u{index}") for index in range(4)))
     assert assert_same(tmp_path) is None
     refusal(tmp_path, "the uid is not <group>_<session>_<index>", rewards_only=True)
 
