@@ -396,11 +396,12 @@ def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
     Those of the first pattern that matches any, JSON lines also compressed; of a file or a glob, whose names fit.
     """
     if path.is_dir():
-        names = _names_in(path)
         for pattern in patterns:
             wider = pattern + "*" * pattern.endswith(".jsonl")
-            in_folder = map(path.joinpath, fnmatch.filter(names, wider))
-            files = filter(Path.is_file, path.glob(wider)) if "/" in pattern else in_folder
+            if "/" in pattern:
+                files = [file for file in path.glob(wider) if file.is_file()]
+            else:
+                files = [path / name for name in fnmatch.filter(_names_in(path), wider)]
             if fit := [file for file in files if file.match(pattern) or _unpacked(file).match(pattern)]:
                 return tuple(sorted(_each_once(fit), key=natural_path))
         return ()

@@ -138,7 +138,7 @@ def part_of_columns(columns: Columns, row_numbers: Counts, *, with_texts: bool) 
     assert part is not None
     first = chosen[order[starts_of(part.size)]].tolist()
     texts = columns.texts(first) if with_texts and columns.texts is not None else [""] * len(first) * with_texts
-    prompt = part.group if columns.prompts is None else to_strings(columns.prompts(first))
+    prompt = part.prompt if columns.prompts is None else to_strings(columns.prompts(first))
     part = replace(part, prompt=prompt, texts=texts, policies=columns.policies)
     return part, row_numbers[row[chosen[order]]], is_irregular
 
