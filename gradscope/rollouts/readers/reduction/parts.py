@@ -44,6 +44,7 @@ from gradscope.rollouts.readers.reduction.columns import Columns
 
 NOT_COMPARED = 0  # the hash of a sample without an id, which only a comparison of rows can tell from another
 ROWS_A_FILE = 1 << 40  # row numbers that each file of a log has for itself
+_SAMPLED = 1 << 10  # names of samples that tell whether most differ
 _UNKNOWN: dict[str, Any] = {
     **dict.fromkeys(("num_tokens", "policy", "num_characters", "text_hash"), np.int64(UNKNOWN)),
     "sample": np.uint32(NOT_COMPARED),
@@ -230,13 +231,12 @@ def part_of_table(table: RewardTable) -> Part:
 def sample_hashes(names: Iterable[str | None]) -> NDArray[np.uint32]:
     """A short hash of what tells each rollout from the others of its group; 0 where nothing does, [R]."""
     names = list(names)
-    different = set(names)
-    if len(different) > len(names) // 8:  # else it takes half the time to hash each name once
+    if len(set(names[:_SAMPLED])) > min(len(names), _SAMPLED) // 8:  # else it takes half the time to hash each once
         with suppress(TypeError, UnicodeEncodeError):  # of None, and of half a surrogate pair
             encoded = map(str.encode, names)  # type: ignore[arg-type]  # None raises
             return np.fromiter(map(zlib.crc32, encoded), np.uint32, len(names)) | np.uint32(1)
     hashes: dict[str | None, int] = {None: NOT_COMPARED}
-    hashes |= {name: zlib.crc32(name.encode("utf-8", "surrogatepass")) | 1 for name in different if name is not None}
+    hashes |= {name: zlib.crc32(name.encode("utf-8", "surrogatepass")) | 1 for name in set(names) if name is not None}
     return np.fromiter(map(hashes.__getitem__, names), np.uint32, len(names))
 
 

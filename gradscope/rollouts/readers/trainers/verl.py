@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import compress, islice, repeat
+from itertools import compress, islice
 from operator import and_
 from pathlib import Path
 from typing import Any, Literal
@@ -254,14 +254,19 @@ def _rows(uids: Uids, rows: Cells, *, in_full: bool = False) -> Columns:
 
 def _cut_uids(uids: Sequence[str]) -> tuple[list[str], list[str | None]]:
     """The groups and the sessions that uids of outputs name; "" and None where one is none, [R] each."""
-    parts = list(zip(*map(str.rsplit, uids, repeat("_"), repeat(2)), strict=False))
-    if len(parts) == 3 and _are_digits({*parts[1], *parts[2]}) and "\n" not in "".join(parts[0]):
-        return list(parts[0]), list(parts[1])
+    # All at once, with a line end as a further part between two: half the time of cutting each by itself.
+    parts = "_\n_".join(uids).split("_")
+    width, rest = divmod(len(parts) + 1, len(uids))
+    if not rest and width >= 4 and parts[width - 1 :: width].count("\n") == len(uids) - 1:
+        *names, sessions, indices = (parts[part::width] for part in range(width - 1))
+        groups = names[0] if len(names) == 1 else list(map("_".join, zip(*names, strict=True)))
+        if _are_digits(sessions) and _are_digits(indices) and "\n" not in "".join(groups) and "" not in groups:
+            return groups, list(sessions)
     matches = list(map(_UID.fullmatch, uids))
     return [match["group"] if match else "" for match in matches], [match and match["session"] for match in matches]
 
 
-def _are_digits(texts: Set[str]) -> bool:
+def _are_digits(texts: Sequence[str]) -> bool:
     digits = "".join(texts)
     return digits.isascii() and digits.isdigit() and "" not in texts
 
