@@ -43,6 +43,7 @@ from gradscope.diagnostics.replay.mismatch import (
     Fit,
     common_cause,
     defaults,
+    fit_choice,
     fit_of,
     fit_temperature,
     inferred,
@@ -274,7 +275,7 @@ def replay_run(
     uncached = replace(engine, unfinished=None)  # other arguments are tried
     replayed = _in_one_precision(run, replayed, uncached, tolerance, progress)
     fit = _fit_with_kl(run, replayed, uncached, tolerance, progress) or fit_of(run, replayed)
-    fit = fit or fit_temperature(run, replayed, uncached, progress)
+    fit = fit or fit_temperature(run, replayed, uncached, progress) or fit_choice(run, replayed, uncached, progress)
     report = replay_report(run, replayed, described, tolerance, fit)
     if tolerance != GRAD_NORM_TOLERANCE:
         return report
@@ -328,7 +329,7 @@ def replay_report(
             steps = [step if unmet is None else _settled(run, step, unmet, fits) for step, unmet in pairs]
     steps = without_chance(steps)
     is_off = any(step.verdict_on(NORM) == "mismatch" for step in steps)
-    if is_off and (fit := fit or fit_of(run, steps)) is not None:
+    if (fit := fit or (fit_of(run, steps) if is_off else None)) is not None:
         steps = list(map(fit.explain, steps))
     verdicts = [step.verdict for step in steps]
     unreadable = {

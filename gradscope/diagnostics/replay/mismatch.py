@@ -89,9 +89,9 @@ def without_chance(steps: Sequence[StepReplay]) -> list[StepReplay]:
 
 
 def _unmet_norm(step: StepReplay) -> Quantity | None:
-    """The norm of a step, where it was recomputed and does not match."""
-    norms = (q for q in step.quantities if q.name == NORM and q.verdict == "mismatch" and NORM in step.relative_error)
-    return next(norms, None)
+    """The norm of a step, where it was recomputed and does not match, perhaps for a setting that is not named."""
+    norms = (quantity for quantity in step.quantities if quantity.name == NORM and NORM in step.relative_error)
+    return next((norm for norm in norms if norm.verdict == "mismatch" or norm.reason == "settings_unknown"), None)
 
 
 def _explained(step: StepReplay, norm: Quantity, cause: str, advice: str | None) -> StepReplay:
@@ -217,30 +217,43 @@ _TELLING = 0.5  # share of all factors that a step allows, up to which its norm 
 _MAX_SPREAD = 1e-4  # spread of a norm; in bfloat16, beyond it, the part is another one than in float32 by some per cent
 _NO_PART = 1e-7  # share of the gradient that float32 makes of a part that is zero
 Interval = tuple[float, float]
+Value = float | str | None
+"""Of an argument."""
 
 
 class Fit(Struct, frozen=True):
-    """An argument that multiplies a part of the gradient, and what it has to be for the logged norms."""
+    """An argument of the loss, and what it has to be for the logged norms."""
 
     name: str  # the argument
-    stated: float  # its value in the arguments
-    values: tuple[float, ...]  # those that give the logged norms
-    num_steps: int  # steps whose norm depends on it: one number fits any single step
+    stated: Value  # its value in the arguments
+    values: tuple[Value, ...]  # those that give the logged norms
+    num_steps: int  # steps whose norm depends on it
+    is_solved_for: bool = True  # whether it is a number that any single norm would give
 
     def explain(self, step: StepReplay) -> StepReplay:
         """A step with the argument as the cause of its norm, if that is off."""
         if (norm := _unmet_norm(step)) is None:
             return step
-        values, advice = " or ".join(f"{value:g}" for value in self.values), norm.advice
-        if self.num_steps == 1:
+        values, advice = " or ".join(map(_spelled, self.values)), norm.advice
+        if self.num_steps == 1 and self.is_solved_for:
             chance = "as one free number gives any single norm; another step would tell"
             text = f"{norm.cause}; {self.name} = {values} gives it, {chance}"
         else:
-            fit = f"the logged norms fit {self.name} = {values} at each of {self.num_steps} steps"
-            error = in_two_digits(step.relative_error[NORM])
-            text = f"the recomputed norm is {error} off; {fit}, and the arguments say {self.stated:g}"
+            text = f"the logged norm fits {self.name} = {values}"
+            if self.num_steps > 1:
+                text = f"the logged norms fit {self.name} = {values} at each of {self.num_steps} steps"
+            if norm.verdict == "mismatch":
+                stated = "give none" if self.stated is None else f"say {_spelled(self.stated)}"
+                error = in_two_digits(step.relative_error[NORM])
+                text = f"the recomputed norm is {error} off; {text}, and the arguments {stated}"
+            else:
+                text = f"{norm.cause}; {text}"
             advice = f"Give the {self.name} that was used with --run-config."
         return _explained(step, norm, text, advice)
+
+
+def _spelled(value: Value) -> str:
+    return f"{value:g}" if type(value) is float else str(value)
 
 
 def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
@@ -287,7 +300,7 @@ def fit_temperature(
         return None
     if not all(0 < norms[NORM] < math.inf for step in judged for norms in (step.logged, step.recomputed)):
         return None
-    allowed = {step.step: GRAD_NORM_TOLERANCE + run.half_unit(step.step, NORM) / step.logged[NORM] for step in judged}
+    allowed = _allowed_errors(run, judged)
     if any(step.told_within or allowed[step.step] > _MAX_SPREAD for step in judged):
         return None
     errors = [math.log(step.recomputed[NORM] / step.logged[NORM]) for step in judged]
@@ -296,16 +309,9 @@ def fit_temperature(
     if not judged or _ROUND_CHANCE * math.prod(near / distance for distance in distances) > _BY_CHANCE:
         return None
     ((name, stated),) = named
-    # a step without a logged norm takes one pass, and nothing else is tried
-    logs = {number: {**logged} for number, logged in run.metrics.items()}
-    for logged in logs.values():
-        logged.pop(NORM, None)
 
     def norm_error(step: StepReplay, value: float) -> float:
-        tried = replace(run, metrics=logs, settings=run.settings.with_values({name: value}))
-        (measured,) = inputs.measure_steps(tried, [step.step], engine, progress, norm_only=True)
-        norm = measured.recomputed.norm if measured.recomputed else None
-        return math.log(norm / step.logged[NORM]) if norm else math.nan
+        return _norm_errors(run, [step], name, value, engine, progress)[0]
 
     value, last = stated, errors[0]
     change = last  # of the logarithm: a norm is about inverse to the temperature
@@ -318,6 +324,75 @@ def fit_temperature(
     value = float(f"{value:.3g}")
     is_met = all(abs(norm_error(step, value)) <= allowed[step.step] for step in judged)
     return Fit(name, stated, (value,), len(judged)) if is_met else None
+
+
+_CHOICES: dict[str, tuple[Value, ...]] = {
+    "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "luspo", "cispo", "sapo", "vespo"),
+    "mask_truncated_completions": (True, False),
+    "top_entropy_quantile": (1.0, 0.2, 0.5, 0.8),
+}
+"""Arguments of TRL's loss -> values that are tried where the stated one does not give the norm."""
+_CHOICES_OF_RATIOS: dict[str, tuple[Value, ...]] = {
+    "importance_sampling_level": ("token", "sequence"),
+    "epsilon": (0.1, 0.2, 0.3, 0.4),
+    "epsilon_high": (0.2, 0.25, 0.28, 0.3, 0.4),
+    "delta": (None, 1.5, 2.0, 3.0, 4.0, 5.0, 10.0),
+    "use_bias_correction_kl": (False, True),
+}
+"""The same of arguments without an effect where every ratio is 1."""
+
+
+def fit_choice(run: Run, steps: Sequence[StepReplay], engine: EngineOptions, progress: ProgressCallback) -> Fit | None:
+    """The argument that one other usual value of gives the logged norms of all steps, by a pass for each value."""
+    unmet = [step for step in steps if _unmet_norm(step)][:TRIED]
+    met = [step for step in steps if step.verdict_on(NORM) == "match" and step.logged[NORM]][:TRIED]
+    if run.settings.get("trainer") or any(_contradiction(run, step.step) for step in unmet):
+        return None
+    if not unmet or not all(0 < step.logged[NORM] < math.inf for step in unmet):
+        return None
+    allowed = _allowed_errors(run, (*unmet, *met))
+    if any(step.told_within for step in unmet) or max(allowed.values()) > _MAX_SPREAD:
+        return None
+
+    def is_met(name: str, value: Value, judged: Sequence[StepReplay]) -> bool:
+        errors = _norm_errors(run, judged, name, value, engine, progress)
+        return all(abs(error) <= allowed[step.step] for step, error in zip(judged, errors, strict=True))
+
+    choices = _CHOICES | (_CHOICES_OF_RATIOS if run.repeats.keys() >= {step.step for step in unmet} else {})
+    for name, values in choices.items():
+        stated = run.settings.get(name)
+        candidates = [value for value in values if value != stated and is_met(name, value, unmet[:1])]
+        if fits := tuple(value for value in candidates if is_met(name, value, [*unmet[1:], *met])):
+            return Fit(name, stated, fits, len(unmet), is_solved_for=False)
+    return None
+
+
+def _allowed_errors(run: Run, steps: Sequence[StepReplay]) -> dict[int, float]:
+    """The relative error of each norm up to which it is met, with how it was rounded for the log."""
+    return {step.step: GRAD_NORM_TOLERANCE + run.half_unit(step.step, NORM) / step.logged[NORM] for step in steps}
+
+
+def _norm_errors(
+    run: Run,
+    steps: Sequence[StepReplay],
+    name: str,
+    value: Value,
+    engine: EngineOptions,
+    progress: ProgressCallback,
+) -> list[float]:
+    """The logarithms of recomputed over logged norms with another argument; NaN where there is none."""
+    # a step without a logged norm takes one pass, and nothing else is tried
+    logs = {
+        number: {name: value for name, value in logged.items() if name != NORM}
+        for number, logged in run.metrics.items()
+    }
+    tried = replace(run, metrics=logs, settings=run.settings.with_values({name: value}))
+    numbers = [step.step for step in steps]
+    norms = {
+        measured.step: measured.recomputed.norm if measured.recomputed else None
+        for measured in inputs.measure_steps(tried, numbers, engine, progress, norm_only=True)
+    }
+    return [math.log(norm / step.logged[NORM]) if (norm := norms[step.step]) else math.nan for step in steps]
 
 
 def _factors(step: StepReplay, part: str, half_unit: float) -> list[Interval]:

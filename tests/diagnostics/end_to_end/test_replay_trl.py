@@ -152,6 +152,30 @@ def test_the_coefficient_that_the_trainer_had_is_named(values: dict[str, Any], n
         assert "--run-config" in norm.advice
 
 
+REUSED = {"num_iterations": 3, "max_steps": 6}
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "stated", "fits"),
+    [
+        ({"loss_type": "dr_grpo"}, "loss_type", "dapo", "dr_grpo"),
+        ({"mask_truncated_completions": True}, "mask_truncated_completions", False, "True"),
+        ({**REUSED, "epsilon_high": 0.28}, "epsilon_high", 0.2, "0.25 or 0.28 or 0.3"),  # no ratio is in between
+        ({**REUSED, "importance_sampling_level": "sequence"}, "importance_sampling_level", "token", "sequence"),
+    ],
+)
+def test_the_choice_that_the_trainer_had_is_named(
+    values: dict[str, Any], name: str, stated: Any, fits: str, tmp_path: Path
+) -> None:
+    folder = trl_output(tmp_path, **values)
+    arguments = json.loads((folder / "args.json").read_text())["args"]
+    for others in ({name: stated}, {}):  # named, and not
+        kept = {key: value for key, value in arguments.items() if key != name}
+        (folder / "args.json").write_text(json.dumps({**kept, **others}))
+        causes = [step.quantities[-1].cause or "" for step in replayed(folder).steps]
+        assert sum(f"fit {name} = {fits} at each of" in cause for cause in causes) >= 3
+
+
 def test_a_step_whose_rollouts_an_evaluation_overwrote_counts(tmp_path: Path) -> None:
     folder = trl_output(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=2)
     report = replayed(folder)

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.replay.measure import replay_report
-from gradscope.diagnostics.replay.mismatch import _contradiction, fit_temperature, without_chance
+from gradscope.diagnostics.replay.mismatch import Fit, _contradiction, fit_choice, fit_temperature, without_chance
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import no_progress
 from gradscope.results.norms import Quantity, ReplayReport, StepReplay
@@ -153,8 +153,9 @@ def test_the_temperature_of_three_digits_that_fits_all_norms_is_named(
 
     def measured(run: Run, steps: list[int], *_: Any, **__: Any) -> Iterator[Any]:
         assert not any("grad_norm" in metrics for metrics in run.metrics.values())
-        norms = (norm_at(step, run.settings.get("temperature")) for step in steps)
-        yield from (SimpleNamespace(recomputed=SimpleNamespace(norm=norm)) for norm in norms)
+        for step in steps:
+            norm = norm_at(step, run.settings.get("temperature"))
+            yield SimpleNamespace(step=step, recomputed=SimpleNamespace(norm=norm))
 
     steps = []
     for number in (1, 2, 3):
@@ -167,6 +168,90 @@ def test_the_temperature_of_three_digits_that_fits_all_norms_is_named(
     assert (fit and fit.values) == (None if named is None else (named,))
     assert fit is None or (fit.name, fit.stated, fit.num_steps) == ("temperature", stated, 3)
     assert fit is None or fit.explain(replace(steps[0], relative_error={})) == replace(steps[0], relative_error={})
+
+
+CLIPPED = {"loss_type": "grpo", "epsilon": 0.2, "epsilon_high": 0.2}
+REUSED = {2: 1, 3: 1}
+
+
+@pytest.mark.parametrize(
+    ("stated", "true", "repeats", "changes", "fit"),
+    [
+        ({"loss_type": "dapo"}, {"loss_type": "grpo"}, {}, {}, ("loss_type", "dapo", ("grpo",), 3)),
+        ({}, {"loss_type": "grpo"}, {}, {}, ("loss_type", None, ("grpo",), 3)),
+        (CLIPPED, CLIPPED | {"epsilon_high": 0.28}, REUSED, {}, ("epsilon_high", 0.2, (0.28,), 2)),
+        (CLIPPED, CLIPPED | {"epsilon_high": 0.28}, {}, {}, None),  # ratios are 1
+        (CLIPPED, CLIPPED | {"epsilon": 0.123}, REUSED, {}, None),  # no usual value
+        ({"loss_type": "dapo"}, {"loss_type": "grpo"}, {}, {2: 1.001}, None),  # one step is not of it
+        ({"loss_type": "dapo"}, {"loss_type": "grpo"}, {}, {1: 1.01, 2: 0.99, 3: 1.02}, None),
+        ({"loss_type": "dapo", "trainer": "verl"}, {"loss_type": "grpo"}, {}, {}, None),
+        ({"loss_type": "dapo"}, {"loss_type": "grpo"}, {2: 1}, {}, None),  # the log says what was wrong
+        ({"loss_type": "grpo"}, {"loss_type": "grpo"}, {}, {2: -1.0}, None),
+        ({"loss_type": "grpo"}, {"loss_type": "grpo"}, {}, {}, None),  # all are met
+    ],
+)
+def test_a_usual_value_of_an_argument_that_fits_all_norms_is_named(
+    stated: dict[str, Any],
+    true: dict[str, Any],
+    repeats: dict[int, int],
+    changes: dict[int, float],
+    fit: tuple | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def norm_at(step: int, values: dict[str, Any]) -> float:
+        norm = {"grpo": 1.0, "dapo": 1.2 + 0.1 * step}.get(values.get("loss_type", "dapo"), 5.0)
+        bounds = [values.get(name) or 0.0 for name in ("epsilon", "epsilon_high", "delta")]
+        shift = sum(weight * bound for weight, bound in zip((1, 2, 3), bounds, strict=True))
+        return math.pi * (norm + (step in repeats) * shift)
+
+    def measured(run: Run, steps: list[int], *_: Any, **__: Any) -> Iterator[Any]:
+        for step in steps:
+            norm = None if run.settings.get("loss_type") == "bnpo" else norm_at(step, dict(run.settings.values))
+            yield SimpleNamespace(step=step, recomputed=norm and SimpleNamespace(norm=norm))
+
+    steps = []
+    for number in (1, 2, 3):
+        logged = norm_at(number, true) * changes.get(number, 1.0)
+        steps.append(step_of(number, logged, np.array([norm_at(number, stated)]), np.zeros(1), "kl"))
+    logs = {step.step: dict(step.logged) for step in steps}
+    updates = {"num_iterations": 3} if repeats == REUSED else {}
+    groups = (group_of([1, 0], step=step) for step in logs)
+    run = replace(run_of(*groups, metrics=logs, settings={**stated, **updates}), repeats=repeats)
+    monkeypatch.setattr("gradscope.diagnostics.inputs.steps.measure_steps", measured)
+    chosen = fit_choice(run, steps, EngineOptions(), no_progress)
+    assert (chosen and (chosen.name, chosen.stated, chosen.values, chosen.num_steps)) == fit
+    vague = [replace(step, told_within=0.01) for step in steps]
+    assert fit_choice(run, vague, EngineOptions(), no_progress) is None
+
+
+@pytest.mark.parametrize(
+    ("fit", "reason", "cause"),
+    [
+        (
+            Fit("loss_type", "dapo", ("grpo", "sapo"), 3, is_solved_for=False),
+            "differs",
+            "the recomputed norm is 50 % off; the logged norms fit loss_type = grpo or sapo at each of 3 steps, and "
+            "the arguments say dapo",
+        ),
+        (
+            Fit("delta", None, (1.5,), 1, is_solved_for=False),
+            "differs",
+            "the recomputed norm is 50 % off; the logged norm fits delta = 1.5, and the arguments give none",
+        ),
+        (
+            Fit("epsilon", 0.2, (0.1,), 2, is_solved_for=False),
+            "settings_unknown",
+            "off; the logged norms fit epsilon = 0.1 at each of 2 steps",
+        ),
+    ],
+)
+def test_the_value_that_fits_is_the_cause(fit: Fit, reason: str, cause: str) -> None:
+    verdict = "mismatch" if reason == "differs" else "cannot"
+    norm = Quantity(name="grad_norm", verdict=verdict, cause="off", reason=reason)
+    step = replace(step_of(1, 2.0, np.ones(1), np.zeros(1), "kl"), quantities=(norm,))
+    explained = fit.explain(step).quantities[0]
+    assert (explained.cause, explained.verdict) == (cause, verdict)
+    assert explained.advice == f"Give the {fit.name} that was used with --run-config."
 
 
 @pytest.mark.parametrize(
