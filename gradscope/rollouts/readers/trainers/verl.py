@@ -184,12 +184,14 @@ def dump_columns(
     first: Iterable[Mapping[str, Any]], uids: Uids, *, has_tokens: bool, in_full: bool = False
 ) -> LineColumns | None:
     """The columns of a dump, by the keys of its first rows: a row with another is irregular: it may hold a reward."""
-    raw = ("input", "output", "gts", "reward", "request_id", *(sorted(COLUMNS) if has_tokens else ()))
+    with_texts = in_full and not has_tokens
+    raw = {"input", "gts", "reward", "request_id"} | (set() if with_texts else {"output"})
+    raw |= COLUMNS if has_tokens else set()
     keys = dict.fromkeys([*sorted(NO_REWARDS), *(name for row in first for name in row)])
     usual = [key for key in keys if key not in raw and key not in COLUMNS]
     numbers = [key for key in usual if key not in NO_REWARDS and key != "data_source"]
-    to_columns = partial(_rows, uids, in_full=in_full and not has_tokens)
-    return line_columns(to_columns, usual, raw, is_complete=True, may_be_nan=numbers)
+    to_columns = partial(_rows, uids, in_full=with_texts)
+    return line_columns(to_columns, usual, sorted(raw), is_complete=True, may_be_nan=numbers)
 
 
 _NUMBERS = frozenset((bool, int, float))
