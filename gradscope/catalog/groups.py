@@ -249,14 +249,14 @@ GROUP_METRICS: dict[str, Metric] = {
     "pass_rates.at_zero": _degeneracy_metric(
         title="inflation at 0",
         formula="argmax over a, b, z, o of the likelihood of z [c = 0] + o [c = n] + (1 - z - o) beta-binomial: its z",
-        meaning="Share of prompts that never pass, beside the beta distribution; 0 unless it earns its parameter.",
+        meaning="Share of prompts that never pass, on top of the beta distribution; 0 unless it earns its parameter.",
         moved_by="Prompts out of reach.",
         source="Zero-and-one-inflated beta-binomial; inflations chosen by the criterion of Schwarz 1978.",
     ),
     "pass_rates.at_one": _degeneracy_metric(
         title="inflation at 1",
         formula="argmax over a, b, z, o of the likelihood of z [c = 0] + o [c = n] + (1 - z - o) beta-binomial: its o",
-        meaning="Share of prompts that always pass, beside the beta distribution; 0 unless it earns its parameter.",
+        meaning="Share of prompts that always pass, on top of the beta distribution; 0 unless it earns its parameter.",
         moved_by="Prompts that are too easy.",
         source="Zero-and-one-inflated beta-binomial; inflations chosen by the criterion of Schwarz 1978.",
     ),
@@ -286,7 +286,7 @@ GROUP_METRICS: dict[str, Metric] = {
         formula="(groups whose rewards differ while the main function's are equal) / (number of groups)",
         meaning="Share of groups in which the main reward function, named by --reward or the one of 0 and 1, is tied, "
         "so that others make all of the gradient.",
-        moved_by="A small reward beside the main one, such as a length penalty: divided by the standard deviation of "
+        moved_by="A small reward next to the main one, such as a length penalty: divided by the standard deviation of "
         "a group that only it tells apart, it counts as much as the main one does elsewhere.",
         source="Defined here; needs a reward that is a weighted sum of functions in the log.",
     ),
@@ -376,7 +376,7 @@ SAMPLE_METRICS: dict[str, Metric] = {
         formula="least m with pass@(m k) of the first policy >= pass@k of the second, straight between budgets",
         meaning="How many times the samples of the second policy the first needs to solve as many prompts. The best of "
         "8 samples of the first has m = 8 at every k; it rises with k where the second solves prompts that the first "
-        "cannot. Undefined where m k is beyond the first's samples: a lower bound then stands beside it.",
+        "cannot. Undefined where m k is beyond the first's samples: a lower bound is then shown with it.",
         range="[0, inf)",
         moved_by="Training that finds the same answers with fewer samples; prompts solved anew; a lower temperature.",
         source="Defined here.",

@@ -46,7 +46,7 @@ LOGGED_METRICS: dict[str, Metric] = {
     "sampler.chi2_sequence": _lower_is_better(
         title="chi-square of sequences",
         formula="mean over sequences of W^2 - 1, W the product of w over a sequence",
-        meaning="Variance of the ratio of whole sequences. A few decide it: read it beside the effective share.",
+        meaning="Variance of the ratio of whole sequences. A few decide it: read it together with the effective share.",
         range="[-1, inf)",
         moved_by=_LONG,
         source="E W^2 - 1 under the sampler; verl logs it as rollout_corr/chi2_seq, its log-ratios clamped at 20.",
@@ -182,7 +182,7 @@ SPIKE_METRICS: dict[str, Metric] = {
     "tensor_share": _spike_metric(
         title="share of the squared norm",
         formula="|dL/dW|_F^2 / sum over parameters of the same",
-        meaning="Which layers a large gradient is in, beside their share of the parameters.",
+        meaning="Which layers a large gradient is in, compared with their share of the parameters.",
         moved_by="A head or an embedding that a rare token reaches; an adapter at its start.",
     ),
 }

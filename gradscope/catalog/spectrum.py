@@ -51,8 +51,8 @@ SPECTRUM_METRICS: dict[str, Metric] = {
     "two_direction_energy": _curve_metric(
         title="energy of two directions",
         formula="(s_1^2 + s_2^2) / sum(s^2)",
-        meaning="How much of the gradient's energy two directions hold. Unequal norms alone make it large, so it "
-        "stands beside that of unrelated rows of the same norms (nulls.gaussian.two_direction_energy).",
+        meaning="How much of the gradient's energy two directions hold. Unequal norms alone make it large: compare it "
+        "with that of unrelated rows of the same norms (nulls.gaussian.two_direction_energy).",
         range="[0, 1], at least 2/N",
         moved_by="A few dominating rollouts, or rollouts that pull along two lines, raise it.",
         source="Share of explained variance, as in principal components.",
@@ -91,7 +91,7 @@ SPECTRUM_METRICS: dict[str, Metric] = {
         title="sum on shared directions",
         formula="|P s|^2 / |s|^2, s = sum g_i, P the projection on the shared directions of a group, mean over groups "
         "with a sum",
-        meaning="Which part of the energy of a group's sum lies where several rollouts pull: beside shared_energy it "
+        meaning="Which part of the energy of a group's sum lies where several rollouts pull: with shared_energy it "
         "says whether adding up favors what is shared.",
         moved_by="Cancellation of what is shared lowers it.",
     ),
@@ -202,7 +202,7 @@ NULL_METRICS: dict[str, Metric] = {
         title="ratio",
         formula="mean effective rank / mean effective rank of null 'unrelated rows'",
         meaning="The rank as a share of what unrelated rows of the same norms would have: what is left when the number "
-        "of rows and their unequal norms are taken out. It stands beside every null (nulls.<name>.ratio).",
+        "of rows and their unequal norms are taken out. It is shown with every null (nulls.<name>.ratio).",
         range="[0, N]",
         moved_by="Rows that share directions lower it; 1 where they have nothing in common.",
         source="Ratio of means; the interval resamples groups.",

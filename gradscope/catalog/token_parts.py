@@ -128,8 +128,8 @@ TOKEN_PART_METRICS: dict[str, Metric] = {
     "entropy_change.measured": _unbounded_metric(
         title="measured change of entropy",
         formula="mean over tokens of H_later - H, H before the step's update, H_later of the next checkpoint",
-        meaning="What became of the entropy where the step's own tokens were sampled, in nats: beside the prediction, "
-        "which is of one update, that of all updates up to the next checkpoint.",
+        meaning="What became of the entropy where the step's own tokens were sampled, in nats. The prediction "
+        "is of one update, this of all updates up to the next checkpoint.",
         moved_by="The learning rate, the updates between the checkpoints, and what other prompts teach.",
         source="Definition; predicted and measured changes of entropy: Cui et al. 2025, arXiv 2505.22617.",
         path="entropy_changes.measured",
@@ -184,7 +184,7 @@ TOKEN_PART_METRICS: dict[str, Metric] = {
         formula="mean over tokens with A > 0 of log p_later - log p, p before the step's update, p_later of the next "
         "checkpoint",
         meaning="How far training moved the tokens of a step that it was to make likelier, in nats. A policy's own "
-        "tokens fall by its KL to the later one on average, whatever their advantage, so it stands beside the other "
+        "tokens fall by its KL to the later one on average, whatever their advantage, so it is read with the other "
         "two.",
         better="higher",
         moved_by="The learning rate, the updates between the checkpoints, and what other prompts teach.",

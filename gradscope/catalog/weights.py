@@ -77,7 +77,7 @@ WEIGHT_UPDATE_METRICS: dict[str, Metric] = {
         formula="|s B A|_F / |W|_F, W the weight that it is added to",
         meaning="How much an adapter changes its weight.",
         moved_by="Learning rate, number of steps, the adapter's scale.",
-        source="LoRA's product beside its base.",
+        source="LoRA's product compared with its base.",
     ),
     "adapter.alignment": rank_metric(
         title="factors that work together",
@@ -85,7 +85,7 @@ WEIGHT_UPDATE_METRICS: dict[str, Metric] = {
         meaning="1 where both factors have one direction in common, about 1/sqrt(r) where they are unrelated, as at "
         "the start.",
         moved_by="Training, which aligns B with the rows of A that matter.",
-        source="Submultiplicativity of the Frobenius norm; beside a product of independent normal factors.",
+        source="Submultiplicativity of the Frobenius norm; compared with a product of independent normal factors.",
     ),
     "optimizers.cosines": _cosine_metric(
         title="cosine of two optimizers' steps",

@@ -73,7 +73,8 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
         texts.append(f"{title} {with_interval(difference, form)}{unit}")
     is_unpaired = comparison.num_shared_prompts == 0
     beyond = "beyond the chance of prompts" if _is_of_prompts(comparison) else "beyond chance"
-    yield f"{second} beside {first}: {texts[0]}, which is {beyond}{', but may be that of other prompts' * is_unpaired}."
+    caveat = ", but may be that of other prompts" * is_unpaired
+    yield f"{second} against {first}: {texts[0]}, which is {beyond}{caveat}."
     if texts[1:]:
         yield f"Beyond it, too: {'; '.join(texts[1:])}."
     yield from comparison.levels_left
@@ -82,7 +83,7 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
 def parting_sentence(first: str, second: str, moved: Jump) -> str:
     """Where the mean rewards of two runs part, and how far; ``moved`` is the jump of their difference."""
     return (
-        f"{second} parts from {first} at step {moved.step}: its mean reward beside the other's goes from "
+        f"{second} parts from {first} at step {moved.step}: its mean reward minus the other's goes from "
         f"{moved.before:+.3g} to {moved.after:+.3g} and ends at {moved.end:+.3g} (medians of {moved.num_median} steps)."
     )
 

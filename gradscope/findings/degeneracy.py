@@ -276,8 +276,8 @@ def _faint(report: results.DegeneracyReport) -> str:
             "advantage that is."
         )
     return (
-        f"{text}, next to nothing beside other groups: divided by the group's standard deviation, that counts like a "
-        "real difference."
+        f"{text}, next to nothing compared with other groups: divided by the group's standard deviation, that counts "
+        "like a real difference."
     )
 
 
@@ -353,7 +353,7 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     if report.source.broken_advantages:
         return "Look at the rewards and the standard deviations that these advantages were made of."
     if report.contradicts_rewards:
-        return "Look at how advantages are made and which rollouts they are written beside."
+        return "Look at how advantages are made and which rollouts they are written to."
     if report.has_other_baseline:
         return "Look at how advantages are made, and whether that baseline is meant."
     if report.doubled_steps or report.num_once:

@@ -25,13 +25,11 @@ def token_findings(points: Iterable[results.TokenRankPoint]) -> tuple[str, ...]:
         return ("No token of these steps has a weight under these advantages: their matrices are zero.",)
     last = max(named, key=lambda point: (point.step, point.group_size))
     ratio = last.nulls["gaussian"].ratio if "gaussian" in last.nulls else None
-    beside_unrelated = (
-        "" if ratio is None or not ratio.is_defined else f", {with_interval(ratio, '.2f')} of unrelated rows"
-    )
+    of_unrelated = "" if ratio is None or not ratio.is_defined else f", {with_interval(ratio, '.2f')} of unrelated rows"
     sentences = [
         f"At step {last.step} the {last.num_rows.value:.0f} tokens of a live group span "
         f"{with_interval(last.effective_rank, '.1f')} directions by effective rank (advantage {last.advantage}, mean "
-        f"over {last.num_groups - last.num_dead} live groups){beside_unrelated}."
+        f"over {last.num_groups - last.num_dead} live groups){of_unrelated}."
     ]
     if last.method == "sampled":
         sentences.append(

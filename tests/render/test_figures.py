@@ -152,7 +152,7 @@ def test_a_step_of_which_nothing_was_logged_has_no_figure_and_one_without_gradie
         draw_figures(replace(report, removals=(), metrics=metrics))["spike"] for metrics in ((), report.metrics)
     )
     assert len(alone.axes) == 1
-    assert "beside the other steps" in str([text.get_text() for text in alone.findobj(Text)])
+    assert "against the other steps" in str([text.get_text() for text in alone.findobj(Text)])
     assert "14.2 at step 37, and 1.2 around it" in str([text.get_text() for text in of_metrics.findobj(Text)])
 
 

@@ -229,7 +229,7 @@ def _comparable_runs(
     """The runs below some paths, two or more, and why others are left out."""
     folders = compared_runs.find_runs(paths)
     if len(folders) == 1 < len(paths):
-        raise InputError(f"All {len(paths)} paths name one run, {folders[0]}.", hint="Name another run beside it.")
+        raise InputError(f"All {len(paths)} paths name one run, {folders[0]}.", hint="Name another run, too.")
     runs, left_out = compared_runs.read_runs(folders, read, progress)
     reasons = {folder: error.message.rstrip(".") for folder, error in left_out.items()}
     listed = "; ".join(f"{folder}: {reason}" for folder, reason in reasons.items())

@@ -23,6 +23,7 @@ from gradscope.diagnostics.degeneracy.group_rewards import NoGroupError
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.logged.metrics import common_metrics, metric_series
+from gradscope.diagnostics.report.metrics_alone import dead_severity
 from gradscope.diagnostics.spike.measure import levels_left
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
@@ -34,7 +35,7 @@ from gradscope.metrics.uncertainty.levels import late_change
 from gradscope.metrics.uncertainty.steps import MIN_STEPS, trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
 from gradscope.render.views.view import lines_over, table_of_cells
-from gradscope.results.report import Chart, ReportSection, ReportTable, RunIndex, RunSummary
+from gradscope.results.report import SEVERITIES, Chart, ReportSection, ReportTable, RunIndex, RunSummary
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched, names_of
 from gradscope.rollouts.groups import groups_of_steps, sizes_of
@@ -121,7 +122,7 @@ def _index(
 ) -> RunIndex:
     summaries = [summary for summary, _, _ in runs]
     compared = {summary.name: run for summary, _, run in runs if run is not None}
-    sections = side_by_side(compared) if len(compared) > 1 else ()
+    sections = side_by_side(compared, summaries) if len(compared) > 1 else ()
     sources = [source for _, source, _ in runs]
     return RunIndex(
         source=Source(
@@ -138,7 +139,8 @@ def _index(
         findings=(
             *(section.missing for section in sections[:1] if section.missing),
             *(finding for section in sections for finding in section.findings),
-            *_findings(summaries),
+            *_trends(summaries),
+            *(() if sections else _dead_groups(summaries)),
         ),
         sections=sections,
     )
@@ -167,9 +169,8 @@ def _summary(run: Run, name: str, success_threshold: float | None) -> RunSummary
     )
 
 
-def _findings(runs: Sequence[RunSummary]) -> Iterator[str]:
-    """Where most and fewest groups are dead, and where the reward rises; nothing is claimed where intervals meet."""
-    measured = [run for run in runs if run.frac_reward_zero_std.value is not None]
+def _trends(runs: Sequence[RunSummary]) -> Iterator[str]:
+    """Where the reward rises and falls; nothing is claimed within its interval."""
     rising = [run for run in runs if run.reward_change.side_of_zero > 0]
     falling = [run for run in runs if run.reward_change.side_of_zero < 0]
     num_trends = sum(run.reward_change.is_defined for run in runs)
@@ -185,6 +186,11 @@ def _findings(runs: Sequence[RunSummary]) -> Iterator[str]:
         change = late_change({step: value for step, value in rewards if value is not None}, factor=2.0)
         if change is not None and change.side < 0:
             yield late_sentence(f"The reward of {run.name}", change)
+
+
+def _dead_groups(runs: Sequence[RunSummary]) -> Iterator[str]:
+    """Where most and fewest groups are dead."""
+    measured = [run for run in runs if run.frac_reward_zero_std.value is not None]
     if len(measured) > 1:
         worst = max(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)
         best = min(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)
@@ -219,14 +225,14 @@ _FOLDER_SETTINGS = ("output_dir", "logging_dir", "run_name", "output", "default_
 """Settings that name where a run is and not what it does, by their last part."""
 
 
-def side_by_side(runs: Mapping[str, Run]) -> tuple[ReportSection, ...]:
+def side_by_side(runs: Mapping[str, Run], summaries: Sequence[RunSummary]) -> tuple[ReportSection, ...]:
     """Differences from the first run, series, and settings; the runs by the names that the page calls them."""
     steps = tuple(sorted(set.intersection(*(set(run.steps or run.every_step) for run in runs.values()))))
-    return (_differences(runs, steps), _series(runs), _settings(runs))
+    return (_differences(runs, steps), _series(runs, summaries), _settings(runs))
 
 
 def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection:
-    name, question = "differences", "What differs beside the first run?"
+    name, question = "differences", "What differs from the first run?"
     if not steps:
         return ReportSection(
             name=name, question=question, missing="The runs have no step in common, so no stretch of one is another's."
@@ -327,12 +333,12 @@ def _sentences(first: str, other_runs: Sequence[str], rows: Sequence[_Row], sure
             unclear.append(other)
             continue
         at_once = 1 if len(other_runs) == 1 else len(sentences)
-        yield f"{other} beside {first}: {'; '.join(sentences[:at_once])}."
+        yield f"{other} against {first}: {'; '.join(sentences[:at_once])}."
         if sentences[at_once:]:
             yield f"Beyond chance, too: {'; '.join(sentences[at_once:])}."
     if unclear:
         num = sum(row.run in unclear for row in rows)
-        yield f"{', '.join(unclear)} beside {first}: none of {counted(num, 'difference')} is beyond chance."
+        yield f"{', '.join(unclear)} against {first}: none of {counted(num, 'difference')} is beyond chance."
 
 
 def _cautions(runs: Sequence[Run], steps: Sequence[int]) -> Iterator[str]:
@@ -378,7 +384,7 @@ def _formatted(estimate: Estimate, title: str, *, signed: bool = False) -> str:
     return with_interval(estimate, "+" * signed + (",.0f" if is_large else ".3g"))
 
 
-def _series(runs: Mapping[str, Run]) -> ReportSection:
+def _series(runs: Mapping[str, Run], summaries: Sequence[RunSummary]) -> ReportSection:
     """Reward, dead groups and what the trainers logged, each run a line."""
     rewards, logged = [mean_rewards(run) for run in runs.values()], [common_metrics(run) for run in runs.values()]
     drawn: list[tuple[str, str, list[dict[int, float]], tuple[float, float] | None]] = [
@@ -397,8 +403,14 @@ def _series(runs: Mapping[str, Run]) -> ReportSection:
     between = ", first to last step" if any(len(by_step) > 1 for by_step in rewards) else ""
     finding = f"Mean reward{between}: {'; '.join(ends)}." if ends else "No step of these runs has all rewards."
     charts = (chart for lines in drawn if sum(map(bool, lines[2])) > 1 for chart in _overlaid(tuple(runs), *lines))
+    severity = min((dead_severity(run.frac_reward_zero_std) for run in summaries), key=SEVERITIES.index)
+    findings = (finding, *_dead_groups(summaries))
     return ReportSection(
-        name="courses", question="How do the runs go?", severity="fine", findings=(finding,), charts=tuple(charts)
+        name="courses",
+        question="How do the runs go?",
+        severity=severity,
+        findings=findings if severity == "fine" else findings[::-1],
+        charts=tuple(charts),
     )
 
 

@@ -476,7 +476,7 @@ def _norm(inputs: ReportInputs) -> KeyNumber:
         logged = {}
     return number(
         value=Estimate.exact(max(finite), num_units=len(finite)) if finite else _unknown("no gradient was compared"),
-        note=f"{matched} of {len(errors)} norms match; course: as logged" if errors else "",
+        note=f"{matched} of {len(errors)} norms match; line: as logged" if errors else "",
         places=tuple(logged),
         course=tuple(logged.values()),
     )

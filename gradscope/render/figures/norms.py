@@ -74,7 +74,7 @@ def draw_spike(report: SpikeReport) -> dict[str, Figure]:
         return {}
     first = report.metrics[0] if report.metrics else None
     name, typical = ("logged", None) if first is None else (first.name, first.typical.value)
-    finding = f"Step {report.step}: {name} beside the other steps"
+    finding = f"Step {report.step}: {name} against the other steps"
     if first is not None and first.value.value is not None and typical is not None:
         finding = f"{name} is {first.value.value:.3g} at step {report.step}, and {typical:.3g} around it"
     figure, (above, *below) = style.new_figure(

@@ -137,8 +137,8 @@ def point_of(values: Sequence[float | None]) -> Point | None:
     return Point(value=math.fsum(finite) / len(finite), low=min(finite), high=max(finite)) if finite else None
 
 
-_WIDTH, _RIGHT = 760.0, 72.0
-_LETTER = 11.0  # width of a letter where the style sheet prints text largest, on a phone
+_WIDTH, _RIGHT = 760.0, 80.0
+_LETTER = 12.2  # width of a letter where the style sheet prints text largest, on a phone
 _ROW, _BAR = 23.0, 14.0
 _MAX_CHARACTERS = 24
 

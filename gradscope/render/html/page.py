@@ -300,7 +300,7 @@ def render_index(index: results.RunIndex) -> str:
         (
             Column("run", "name"),
             Column("steps", lambda run: len(run.steps), "count"),
-            Column("rollouts", "num_rollouts", "count"),
+            Column("rollouts", lambda run: run.num_rollouts or None, "count"),  # none of metrics alone
             Column("mean reward", "reward", "norm"),
             Column("its change", "reward_change", "gap"),
             Column("no gradient", "frac_reward_zero_std", "share"),

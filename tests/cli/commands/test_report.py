@@ -75,9 +75,9 @@ def test_two_runs_of_any_reader_are_set_side_by_side(cli: Cli, log: Path, tmp_pa
     other = write_lines(tmp_path / "other.jsonl", *(row | {"reward": 1 - row["reward"]} for row in rows))
     done = cli("report", log, other, "--output", page)
     assert done.code == 0
-    assert "other.jsonl beside log.jsonl: " in " ".join(done.out.split())
+    assert "other.jsonl against log.jsonl: " in " ".join(done.out.split())
     text = page.read_text(encoding="utf-8")
-    assert "What differs beside the first run?" in text
+    assert "What differs from the first run?" in text
     assert text.count("data-over=") == 2
 
 

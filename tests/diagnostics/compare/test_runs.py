@@ -276,7 +276,7 @@ def test_runs_of_one_mean_whose_rewards_go_opposite_ways_differ(tmp_path: Path, 
         else:
             logs.append(as_generic(path, [(step, q, r) for step, rows in enumerate(steps) for _, q, r in rows]))
     report = compare_runs(*logs)
-    assert report.findings[0].startswith("falls.jsonl beside rises.jsonl: trend of the mean reward -1.")
+    assert report.findings[0].startswith("falls.jsonl against rises.jsonl: trend of the mean reward -1.")
     verdicts = {pair.metric: pair.verdict for pair in report.pairs}
     assert (verdicts["train_reward"], verdicts["reward_trend"]) == ("open", "differ")
     assert differences(report)["train_reward"] == pytest.approx(0.0)
@@ -296,7 +296,7 @@ def test_the_second_named_run_minus_the_first_at_the_steps_that_both_have(tmp_pa
     assert forth.value == pytest.approx(common)
     assert back.value == pytest.approx(-common)
     report = compare_runs(first, other)
-    assert report.findings[0].startswith("a.jsonl beside z.jsonl: mean reward +0.2")
+    assert report.findings[0].startswith("a.jsonl against z.jsonl: mean reward +0.2")
     assert "Compared at the 4 steps that both have, of 4 and 9." in sentences(report)
     report = compare_runs(first, other, as_generic(tmp_path / "third.jsonl", rewards(0.9, 2, num_steps=9)))
     by_pair = {(pair.first, pair.second, pair.metric): pair.difference.value for pair in report.pairs}
@@ -348,7 +348,7 @@ def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
         rows = [{"step": s, "reward": mean + 0.05 * rng.normal(), "frac_reward_zero_std": 0.5} for s in range(1, 41)]
         logs.append(write_lines(tmp_path / f"{name}.jsonl", *rows))
     report = compare_runs(*logs)
-    assert report.findings[0].startswith("b.jsonl beside a.jsonl: mean reward +0.4")
+    assert report.findings[0].startswith("b.jsonl against a.jsonl: mean reward +0.4")
     assert compare_runs(LOGS / "verl_v1", LOGS / "trl").source.num_rows == 4 + 8
     assert "These intervals are over the steps of the two runs" in sentences(report)
     for gap, is_told in ((0.1, True), (0.0, False)):  # two rising rewards were never told apart
@@ -356,7 +356,7 @@ def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
             rows = [{"step": s, "reward": 0.3 + (end - 0.3) * s / 100 + 0.03 * rng.normal()} for s in range(1, 101)]
             write_lines(tmp_path / f"{name}.jsonl", *rows)
         rising = compare_runs(tmp_path / "c.jsonl", tmp_path / "d.jsonl").findings[0]
-        assert rising.startswith("d.jsonl beside c.jsonl: trend of the mean reward +0.1") == is_told
+        assert rising.startswith("d.jsonl against c.jsonl: trend of the mean reward +0.1") == is_told
 
 
 def test_a_run_that_collapses_parts_from_one_that_does_not(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_a_run_that_collapses_parts_from_one_that_does_not(tmp_path: Path) -> No
         rows = [{"step": s, "reward": (0.9 if s < 15 else end) + 0.07 * rng.normal()} for s in range(1, 41)]
         logs.append(write_lines(tmp_path / f"{name}.jsonl", *rows))
     first, second, *_ = compare_runs(*logs).findings
-    assert first.startswith("b.jsonl parts from a.jsonl at step 15: its mean reward beside the other's goes from ")
+    assert first.startswith("b.jsonl parts from a.jsonl at step 15: its mean reward minus the other's goes from ")
     assert first.endswith("(medians of 5 steps).")
     assert second.startswith("Of means and trends over all steps none is beyond chance (2 looked at: mean reward, ")
     assert report_runs(logs).sections[0].findings[0] == first
@@ -398,7 +398,7 @@ def test_other_numbers_that_both_trainers_logged_are_compared(tmp_path: Path) ->
         ]
         logs.append(write_lines(tmp_path / f"{name}.jsonl", *rows))
     report = compare_runs(*logs[:2])
-    assert report.findings[0].startswith("b.jsonl beside a.jsonl: length of completions +59.4")
+    assert report.findings[0].startswith("b.jsonl against a.jsonl: length of completions +59.4")
     assert report.findings[1].startswith("Beyond it, too: completions cut off +")
     assert differences(report)["mean_clipped_ratio"] == pytest.approx(0.3, abs=0.05)
     assert "completion_tokens" in printed(compare_table(report)).split("verdict")[1].split("train_reward")[0]
@@ -427,7 +427,7 @@ def test_completions_that_grow_are_a_difference(tmp_path: Path, unit: str) -> No
         logs.append(write_lines(tmp_path / name / "demo_rollouts_0.jsonl", *rows))
     first, second, same = logs
     report = compare_runs(first, second)
-    assert report.findings[0].startswith("b/demo_rollouts_0.jsonl beside a/demo_rollouts_0.jsonl: trend of the length")
+    assert report.findings[0].startswith("b/demo_rollouts_0.jsonl against a/demo_rollouts_0.jsonl: trend of the length")
     assert differences(report)[f"completion_{unit}"] == pytest.approx(4 * 15.5, abs=5)
     assert differences(report)[f"completion_{unit}_trend"] == pytest.approx(4 * 29, abs=15)
     assert f" {unit}, which is beyond chance." in report.findings[0]
@@ -472,7 +472,7 @@ def test_mean_rewards_of_other_functions_are_no_difference(tmp_path: Path, share
     report = compare_runs(runs / "verl_sample" / "v1" / "rollout", runs / "verl_sample" / "legacy" / "rollout")
     assert "Their rewards are of other functions, so mean rewards are in two units." in sentences(report)
     sentence = compare_runs(runs / "trl_full" / "run", runs / "trl_lora" / "run").findings[0]
-    assert sentence.startswith("trl_lora/run beside trl_full/run: groups without a gradient +26.3 [")
+    assert sentence.startswith("trl_lora/run against trl_full/run: groups without a gradient +26.3 [")
     assert sentence.endswith("] points, which is beyond chance.")
 
 

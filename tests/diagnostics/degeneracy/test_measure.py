@@ -130,7 +130,9 @@ def test_what_hides_dead_groups_is_said() -> None:
     quiet = hidden(coins)
     for sentence, log in {
         "a filter has probably dropped dead groups": hidden(live),
-        "next to nothing beside other groups": hidden(lambda n: [coin + 1e-4 * rng.random() for coin in coins(n)]),
+        "next to nothing compared with other groups": hidden(
+            lambda n: [coin + 1e-4 * rng.random() for coin in coins(n)]
+        ),
         "; in 75 they differ by 1e-06 at most, next": hidden(
             lambda n: [float(n % 8 * k % 7 > 2) if n % 4 else 1e-6 * k / 7 * (n % 16 > 0) for k in range(8)]
         ),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from gradscope.diagnostics.report.index import report_index, report_runs, side_by_side
+from gradscope.diagnostics.report.index import _summary, report_index, report_runs, side_by_side
 from gradscope.errors import InputError
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.run import Run
@@ -40,7 +40,9 @@ def test_each_run_has_its_numbers_curves_and_findings(tmp_path: Path) -> None:
     assert flat.frac_reward_zero_std.value == 1.0
     assert index.source.num_rows == 32
     assert index.source.recognized == "2 runs"
-    *_, rise, share = report_index(tmp_path, runs).findings
+    series = index.sections[1]
+    assert (series.severity, series.findings[1][:11]) == ("problem", "Mean reward")  # with dead groups first
+    share, rise = series.headline, index.findings[-1]
     assert "in 1 of 2 runs and falls in 0, along the line through its steps, at 95 % each." in rise
     assert share.startswith("Groups without a gradient: most in flat/log.jsonl (100.0 % [")
     assert "fewest in rising/log.jsonl (25.0 % [" in share
@@ -74,9 +76,9 @@ def test_runs_of_the_same_prompts_are_paired_as_in_passk(scale: float) -> None:
         *(group_of([scale * (row < n // 4 - 1 + n % 2) for row in range(8)], prompt=f"p{n}") for n in range(35, 2, -1))
     )
     section, *_ = sections_of(better, worse)
-    assert section.headline.startswith("B beside A: mean reward -")
+    assert section.headline.startswith("B against A: mean reward -")
     other, *_ = sections_of(better, replace(worse, groups=worse.groups[:-1]))
-    assert other.headline == "B beside A: none of 2 differences is beyond chance."
+    assert other.headline == "B against A: none of 2 differences is beyond chance."
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3])
@@ -108,7 +110,7 @@ def test_named_runs_are_compared_with_the_first_and_many_are_an_index(tmp_path: 
     index = report_runs(runs)
     assert [run.name for run in index.runs] == ["rising/log.jsonl", "flat/log.jsonl"]
     assert index.name == "rising/log.jsonl and flat/log.jsonl"
-    assert index.findings[0].startswith("flat/log.jsonl beside rising/log.jsonl: ")
+    assert index.findings[0].startswith("flat/log.jsonl against rising/log.jsonl: ")
     assert [section.name for section in index.sections] == ["differences", "courses", "settings"]
     with pytest.raises(InputError, match="nowhere cannot be summarized: There is no file or folder"):
         report_runs([*runs, tmp_path / "nowhere"])
@@ -143,7 +145,8 @@ def run_with(
 
 
 def sections_of(*runs: Run) -> tuple[ReportSection, ReportSection, ReportSection]:
-    differences, series, settings = side_by_side(dict(zip("ABCDEFG", runs, strict=False)))
+    named = dict(zip("ABCDEFG", runs, strict=False))
+    differences, series, settings = side_by_side(named, [_summary(run, name, None) for name, run in named.items()])
     return differences, series, settings
 
 
@@ -167,17 +170,17 @@ def test_completions_that_grow_differ_by_their_texts(tmp_path: Path) -> None:
         ]
         runs.append(write_lines(tmp_path / f"{name}.jsonl", *rows))
     index = report_index(tmp_path, runs)
-    assert "b.jsonl beside a.jsonl: characters of a completion, trend +4,400 [" in index.findings[0]
+    assert "b.jsonl against a.jsonl: characters of a completion, trend +4,400 [" in index.findings[0]
 
 
 def test_a_run_that_earns_more_differs_and_an_equal_run_does_not() -> None:
     better, _, _ = sections_of(run_with(0.2), run_with(0.8, seed=1))
     assert better.severity == "look"
-    assert better.headline.startswith("B beside A: mean reward +0.")
+    assert better.headline.startswith("B against A: mean reward +0.")
     first, second, difference = rows_of(better)["mean reward"]
     assert float(second.split()[0]) - float(first.split()[0]) == pytest.approx(float(difference.split()[0]), abs=1e-3)
     same, _, _ = sections_of(run_with(0.5), run_with(0.5, seed=5))
-    assert same.headline == "B beside A: none of 3 differences is beyond chance."
+    assert same.headline == "B against A: none of 3 differences is beyond chance."
     assert same.severity == "fine"
 
 
@@ -219,8 +222,8 @@ def test_three_runs_have_a_line_each_but_where_they_do_not_differ() -> None:
     assert [finding[0] for finding in section.findings[:2]] == ["B", "C"]
     assert [series.name for series in lines.charts[0].series] == ["A", "B", "C"]
     section, *_ = sections_of(run_with(0.2), run_with(0.2, seed=3), run_with(0.9, seed=4), run_with(0.2, seed=5))
-    assert section.findings[0].startswith("C beside A: mean reward +0.")
-    assert section.findings[1] == "B, D beside A: none of 6 differences is beyond chance."
+    assert section.findings[0].startswith("C against A: mean reward +0.")
+    assert section.findings[1] == "B, D against A: none of 6 differences is beyond chance."
 
 
 @pytest.mark.parametrize(("number", "batches"), [(4, ["ABCD"]), (7, ["ABCD", "AEFG"])])
@@ -257,7 +260,7 @@ def test_what_leaves_its_level_in_one_run_is_named_where_means_do_not_differ_bey
     )
     section, *_ = sections_of(calm, wild)
     assert section.findings[0].startswith("B: kl jumps at step ")
-    assert section.findings[1].startswith("B beside A: none of ")
+    assert section.findings[1].startswith("B against A: none of ")
     assert section.severity == "look"
 
 
@@ -279,9 +282,9 @@ def test_settings_that_differ_are_listed(
     assert "None of the logs tells its trainer's arguments" in str(neither.missing)
 
 
-def test_logs_without_whole_rewards_still_show_what_they_have() -> None:
-    groups = [group_of([None, 1.0], step=step) for step in (1, 2)]
-    bare = run_of(*groups, metrics={1: {"grad_norm": 1.0}, 2: {"grad_norm": 2.0}})
+def test_logs_without_rewards_still_show_what_they_have() -> None:
+    bare = run_of(metrics={1: {"grad_norm": 1.0}, 2: {"grad_norm": 2.0}})
+    bare = replace(bare, source=replace(bare.source, kind="metrics"))
     section, series, _ = sections_of(bare, replace(bare))
     assert list(rows_of(section)) == ["gradient norm, as logged"]
     assert series.headline == "No step of these runs has all rewards."

@@ -307,7 +307,7 @@ def test_the_error_and_the_mismatch_are_those_of_replay_and_log() -> None:
     assert norm.value.value == max(errors)
     assert (
         norm.note
-        == f"{sum(error <= report.tolerance for error in errors)} of {len(errors)} norms match; course: as logged"
+        == f"{sum(error <= report.tolerance for error in errors)} of {len(errors)} norms match; line: as logged"
     )
     assert norm.course == tuple(step.logged.get("grad_norm") for step in report.steps)
     bare = tuple(replace(step, relative_error={}, logged={}) for step in report.steps)

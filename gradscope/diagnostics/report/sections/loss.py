@@ -81,7 +81,7 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
             for chart in lines_over(steps, title, {name: map(values.get, steps)}, y_label=name, kinds={name: "logged"})
         ),
         tables=tabulate(
-            "Loss and gradient norm as logged, beside the groups with unequal rewards",
+            "Loss and gradient norm as logged, with the groups of unequal rewards",
             (
                 Column("step", lambda step: step, "count"),
                 Column("loss", losses.get, "norm"),

@@ -85,7 +85,7 @@ def _by_step(rows: Sequence[Any], title: str, numbers: Mapping[str, str], **axes
 
 
 _ENTROPY_ADVICE = {
-    -1: "Watch pass@k beside pass@1: where it falls too, keep exploration up (a higher upper clip, temperature, an "
+    -1: "Watch pass@k along with pass@1: where it falls too, keep exploration up (a higher upper clip, temperature, an "
     "entropy bonus, harder prompts).",
     0: "Nothing to do while it neither halves nor doubles.",
     1: "Read some completions: a policy that falls apart, a growing gap between sampler and trainer, and longer "
@@ -260,7 +260,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
             steps,
             f"{lengths.unit.capitalize()} minus the group's mean, weighed by the reward's distance",
             {name: _mean_by_step(step_index, deviations, part) for name, part in weights.items()},
-            y_label=f"{lengths.unit} beside the group's mean",
+            y_label=f"{lengths.unit} minus the group's mean",
         ),
         tables=_quarters(lengths, deviations, rewards, inputs),
     )

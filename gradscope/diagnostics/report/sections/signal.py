@@ -250,7 +250,7 @@ def _function_remarks(
         if num_torn >= _OFTEN * len(table):
             yield (
                 f"'{name}' is missing for some rollouts of {num_torn:,} of {len(table):,} groups, and not for others.",
-                "See why it failed there: TRL counts a missing reward as 0 beside those of the others.",
+                "See why it failed there: TRL counts a missing reward as 0 next to those of the others.",
             )
 
 
@@ -262,7 +262,7 @@ def _findings(report: DegeneracyReport) -> Iterator[str]:
         yield f"What each makes is not known: {report.by_reward[0].difference_share.undefined}."
     unweighted = [row.name for row in report.by_reward if row.weight == 0 and row.frac_tied.value != 1]
     if unweighted:
-        yield f"Logged beside the reward and no part of it: {', '.join(unweighted)}."
+        yield f"Logged with the reward and no part of it: {', '.join(unweighted)}."
 
 
 def _next_step(report: DegeneracyReport, functions: list[RewardFunction]) -> str:

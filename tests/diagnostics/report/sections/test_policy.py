@@ -40,7 +40,7 @@ def test_entropies_are_written_and_drawn_where_several_steps_have_numbers() -> N
 @pytest.mark.parametrize(
     ("values", "advice"),
     [
-        ((0.9, 0.7, 0.5, 0.3), "Watch pass@k beside pass@1"),
+        ((0.9, 0.7, 0.5, 0.3), "Watch pass@k along with pass@1"),
         ((0.3, 0.5, 0.7, 0.9), "Read some completions"),
         ((0.80, 0.79, 0.78, 0.77), "Nothing to do"),
         ((0.9, 0.8, 0.7, 0.6), "Nothing to do while it neither halves nor doubles."),
@@ -59,7 +59,7 @@ def test_a_level_that_halves_or_doubles_is_told_where_no_line_fits() -> None:
     """An entropy that decays by a factor of 36 was fine: about its line neighbors resemble each other."""
     section = logged(*(0.7 * math.exp(-0.06 * step) for step in range(60)))
     assert section.headline.startswith("The entropy falls from 0.659, its median up to step 3, to 0.0283 at steps 49")
-    assert (section.severity, section.next_step[:18]) == ("look", "Watch pass@k besid")
+    assert (section.severity, section.next_step[:18]) == ("look", "Watch pass@k along")
     greedy = logged(2.9, 0.5, *[-4.8e-07] * 58)  # as TRL logged it of a run whose weights broke at its second step
     assert greedy.headline == "The entropy falls from 0.5, its median up to step 3, to 0 at steps 49 to 60."
     longer = [group((2 + step, 3 + step), (0, 1), step=step, prompt=f"p{step}") for step in range(30)]

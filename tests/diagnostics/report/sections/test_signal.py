@@ -151,7 +151,7 @@ def test_functions_that_never_differ_or_are_no_part_of_the_reward_are_named() ->
     sole = [group_of([2.0, 1.0, 3.0], prompt=f"p{n}", functions=functions) for n in range(9)]
     section = section_of(*sole)
     assert "'form' is tied in every group: it adds no gradient." in section.findings
-    assert "Logged beside the reward and no part of it: turns." in section.findings
+    assert "Logged with the reward and no part of it: turns." in section.findings
     assert section.severity == "look"
 
 
