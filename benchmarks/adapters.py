@@ -107,7 +107,7 @@ def _save(name: str, model_type: str, config: Callable[[], Any], folder: Path) -
     torch.manual_seed(1)
     model = get_peft_model(base, config())
     if name == "EVA":
-        rows = [torch.tensor([one.prompt + one.completion]) for one in ragged(FIRST_TEXT, SPECIAL)]
+        rows = [torch.tensor([rollout.prompt + rollout.completion]) for rollout in ragged(FIRST_TEXT, SPECIAL)]
         batches = [{"input_ids": row, "attention_mask": torch.ones_like(row)} for row in rows]
         initialize_lora_eva_weights(model, batches, show_progress_bar=False)
     with torch.no_grad():

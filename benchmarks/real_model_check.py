@@ -55,7 +55,7 @@ def grad_norm_and_ranks(model: Any, rows: list[dict[str, Any]]) -> tuple[float, 
             (-row["advantage"] * logprobs[len(row["prompt_ids"]) - 1 :].sum() / num_tokens).backward()
             gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
         whole += sum(gradients)
-        products = [[float(one.double() @ other.double()) for other in gradients] for one in gradients]
+        products = [[float(gradient.double() @ other.double()) for other in gradients] for gradient in gradients]
         values = torch.linalg.eigvalsh(torch.tensor(products, dtype=torch.float64)).clamp(min=0).sqrt()
         shares = values / values.sum()
         ranks.append(round(math.exp(-sum(share * math.log(share) for share in shares.tolist() if share > 0)), 4))
@@ -67,7 +67,7 @@ def pass_at_k(samples: list[dict[str, Any]], k: int) -> float:
     outcomes = defaultdict(list)
     for sample in samples:
         outcomes[sample["prompt_id"]].append(sample["correct"])
-    chances = [1 - math.comb(len(one) - sum(one), k) / math.comb(len(one), k) for one in outcomes.values()]
+    chances = [1 - math.comb(len(passed) - sum(passed), k) / math.comb(len(passed), k) for passed in outcomes.values()]
     return sum(chances) / len(chances)
 
 

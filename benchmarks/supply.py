@@ -46,8 +46,8 @@ sys.__stdout__.write(" ".join({name.partition(".")[0] for name in sys.modules.ke
 
 def locked(report: dict[str, Any]) -> Iterator[str]:
     """The lines of a file for ``pip install --require-hashes -r``, by name."""
-    for one in sorted(report["install"], key=lambda one: str(one["metadata"]["name"]).lower()):
-        about, info = one["metadata"], one["download_info"]
+    for package in sorted(report["install"], key=lambda package: str(package["metadata"]["name"]).lower()):
+        about, info = package["metadata"], package["download_info"]
         if "archive_info" in info:
             yield f"{about['name']}=={about['version']} --hash=sha256:{info['archive_info']['hashes']['sha256']}"
 
@@ -74,7 +74,7 @@ def _name(name: str) -> str:
 def loaded(*commands: str) -> list[str]:
     """The distributions of others that some commands load, one after the other in a process of their own."""
     with TemporaryDirectory() as out:
-        run = [sys.executable, "-c", _LOADED, *(one.replace("OUT", out) for one in commands)]
+        run = [sys.executable, "-c", _LOADED, *(command.replace("OUT", out) for command in commands)]
         names = set(subprocess.run(run, capture_output=True, text=True, check=True).stdout.split())
     homes = metadata.packages_distributions()
     return sorted({_name(homes[name][0]) for name in names & homes.keys()} - {"gradscope"})
@@ -95,7 +95,7 @@ def main() -> None:
     else:
         print("| command | loads |\n|---|---|")
         several = ("rank", "replay", "claims", "spike", "report --output OUT/page.html") if asked.path else ()
-        of_model = {f"`{one.split()[0]}`, of a model": f"{one} {asked.path} --step 1" for one in several}
+        of_model = {f"`{command.split()[0]}`, of a model": f"{command} {asked.path} --step 1" for command in several}
         for name, arguments in (COMMANDS | of_model).items():
             print(f"| {name} | {', '.join(loaded(arguments))} |", flush=True)
 

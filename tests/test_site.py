@@ -100,4 +100,4 @@ def test_a_command_that_is_none_is_told() -> None:
 @pytest.mark.parametrize("page", [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))], ids=str)
 def test_every_link_within_the_repository_leads_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text(encoding="utf-8"))
-    assert [one for one in targets if not (page.parent / one).exists() and "reference/" not in one] == []
+    assert [target for target in targets if not (page.parent / target).exists() and "reference/" not in target] == []

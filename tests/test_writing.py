@@ -85,7 +85,7 @@ def test_what_failed_leaves_the_old_file_and_names_it(tmp_path: Path, monkeypatc
     with pytest.raises(OSError, match="No space left") as caught:
         writing.atomic_write(path, "new", force=True)
     assert caught.value.filename == str(path)
-    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("a.txt", "old")]
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.txt", "old")]
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_a_folder_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
     (path / "old").touch()
     with pytest.raises(FileNotFoundError), writing.new_folder(path) as folder:
         (folder / "new" / "in no folder").touch()
-    assert [one.name for one in path.iterdir()] == ["old"]
+    assert [file.name for file in path.iterdir()] == ["old"]
     with writing.new_folder(path) as folder:
         (folder / "new").touch()
-    assert [one.name for one in path.iterdir()] == ["new"]
+    assert [file.name for file in path.iterdir()] == ["new"]
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -135,8 +135,8 @@ def test_what_the_dead_left_goes_and_what_the_living_write_stays(tmp_path: Path)
         writing.remove_partials(path)
         assert Path(stream.name).exists()
         assert folder.exists()
-        assert {one.name for one in tmp_path.iterdir()} == {Path(stream.name).name, folder.name, *rest}
-    assert {one.name for one in tmp_path.iterdir()} == rest
+        assert {file.name for file in tmp_path.iterdir()} == {Path(stream.name).name, folder.name, *rest}
+    assert {file.name for file in tmp_path.iterdir()} == rest
 
 
 @pytest.mark.slow
@@ -218,7 +218,7 @@ def test_what_appears_while_it_is_written_stays_without_force(tmp_path: Path, mo
     monkeypatch.setattr(writing, "partial_file", slow)
     with pytest.raises(OutputExistsError, match=r"a\.txt already exists"):
         writing.atomic_write(path, "ours")
-    assert [one.read_text() for one in tmp_path.iterdir()] == ["theirs"]
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["theirs"]
     monkeypatch.undo()
     writing.atomic_write(path, "ours", force=True)
     assert path.read_text() == "ours"
@@ -230,7 +230,7 @@ def test_a_disk_without_hard_links_gets_its_files(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "link", none)
     writing.atomic_write(tmp_path / "a.txt", "ours")
-    assert [one.read_text() for one in tmp_path.iterdir()] == ["ours"]
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["ours"]
 
 
 def test_what_is_ones_own_is_so_where_root_is_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,8 @@ def make(folder: Path, case: dict[str, Any]) -> dict[int, Truth]:
     for step, model, samples in sampled_steps(folder, case, temperature):
         _advantages(samples, others=bool(case.get("use_leave_one_out_baseline", True)))
         out = [2, 7] if case.get("masked") else []
-        for at in out:
-            samples[at].mask = [0] * len(samples[at].mask)
+        for index in out:
+            samples[index].mask = [0] * len(samples[index].mask)
         for start in range(0, len(samples), size):
             chunk = samples[start : start + size]
             parts = _parts(chunk, given, old=bool(case.get("old")))
@@ -140,20 +140,20 @@ def _kl(sample: Sample, logp: Tensor, given: dict[str, Any], *, old: bool) -> Te
 
 
 def _data(samples: Sequence[Sample], out: Sequence[int]) -> Iterator[dict[str, Any]]:
-    for at, sample in enumerate(samples):
+    for index, sample in enumerate(samples):
         before, length = len(sample.prompt), len(sample.prompt) + len(sample.completion)
-        mask = [1] * len(sample.completion) if at in out else sample.mask
+        mask = [1] * len(sample.completion) if index in out else sample.mask
         yield {
             "content": [["question", "answer"]],
             "rewards": [sample.reward],
             "input_lengths": [length],
             "token_ids": [_padded(sample.prompt + sample.completion)],
             "token_loss_mask": [_padded([0] * before + mask)],
-            "sample_loss_mask": [float(at not in out)],
+            "sample_loss_mask": [float(index not in out)],
             "advantages": [_padded([sample.advantage] * length)],
             "generation_logprobs": [_padded([0.0] * before + sample.sampler.tolist())],
             "prev_logprobs": [_padded([0.0] * before + sample.old.tolist())],
-            "idx": at,
+            "idx": index,
         }
 
 

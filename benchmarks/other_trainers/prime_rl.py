@@ -98,7 +98,9 @@ def _write_stream(folder: Path, step: int, samples: Sequence[Sample], case: dict
 
 def _named(step: int, samples: Sequence[Sample]) -> list[tuple[str, Sample]]:
     return [
-        (f"t{step}-{sample.group}-{at}", sample) for members in by_group(samples) for at, sample in enumerate(members)
+        (f"t{step}-{sample.group}-{index}", sample)
+        for members in by_group(samples)
+        for index, sample in enumerate(members)
     ]
 
 
@@ -108,7 +110,7 @@ def _episode(step: int, name: str, group: str, sample: Sample, case: dict[str, A
     said = {"parent": 0, "sampled": True, "message": {"role": "assistant", "content": "an answer"}}
     answer = {**said, "token_ids": sample.completion, "mask": [bool(flag) for flag in sample.mask]}
     if not case.get("silent"):
-        answer["logprobs"] = [float(sample.sampler[at]) for at, flag in enumerate(sample.mask) if flag]
+        answer["logprobs"] = [float(sample.sampler[index]) for index, flag in enumerate(sample.mask) if flag]
     return {
         "id": f"e{name}",
         "env": {"id": "sums", "name": "sums"},

@@ -104,9 +104,9 @@ def write_lines(file: Path, rows: Iterable[object], broken: int | None = None) -
     """A file of JSON lines, before one of which half of that line stands."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", encoding="utf-8") as stream:
-        for at, row in enumerate(rows):
+        for index, row in enumerate(rows):
             line = json.dumps(row)
-            if at == broken:
+            if index == broken:
                 stream.write(line[: len(line) // 2] + "\n")
             stream.write(line + "\n")
 

@@ -14,13 +14,13 @@ _ROWS_A_CALL = 5_000
 
 def generic_rows(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
     """A row a rollout."""
-    for one in run.rollouts(step):
+    for rollout in run.rollouts(step):
         yield {
             "step": step,
-            "group_id": f"{step}-{one.group}",
-            "prompt_id": f"p{one.prompt}",
-            "reward": one.reward,
-            "completion": completion(step, one.row, ALONE),
+            "group_id": f"{step}-{rollout.group}",
+            "prompt_id": f"p{rollout.prompt}",
+            "reward": rollout.reward,
+            "completion": completion(step, rollout.row, ALONE),
         }
 
 
@@ -32,14 +32,14 @@ def scan_generic(folder: Path) -> str:
 
 def verl_rows(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
     """A file of the dump of verl's V1 trainer."""
-    for one in run.rollouts(step):
+    for rollout in run.rollouts(step):
         yield {
-            "input": prompt_text(one.prompt),
-            "output": completion(step, one.row),
-            "gts": str((one.prompt + 10) // 2),
-            "score": one.reward,
+            "input": prompt_text(rollout.prompt),
+            "output": completion(step, rollout.row),
+            "gts": str((rollout.prompt + 10) // 2),
+            "score": rollout.reward,
             "step": step,
-            "uid": f"{UUID(int=(step << 96) + one.group)}_{one.row % GROUP_SIZE}_0",
+            "uid": f"{UUID(int=(step << 96) + rollout.group)}_{rollout.row % GROUP_SIZE}_0",
         }
 
 
@@ -72,10 +72,10 @@ def _columns(run: MadeUpRun, step: int, advantages: str) -> dict[str, list[Any]]
     """What TRL and ms-swift log of a step's rollouts, with their name of the last column."""
     rollouts = list(run.rollouts(step))
     return {
-        "prompt": [prompt_text(one.prompt) for one in rollouts],
-        "completion": [completion(step, one.row) for one in rollouts],
-        "correct": [one.reward for one in rollouts],
-        advantages: [one.advantage for one in rollouts],
+        "prompt": [prompt_text(rollout.prompt) for rollout in rollouts],
+        "completion": [completion(step, rollout.row) for rollout in rollouts],
+        "correct": [rollout.reward for rollout in rollouts],
+        advantages: [rollout.advantage for rollout in rollouts],
     }
 
 

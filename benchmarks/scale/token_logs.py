@@ -19,30 +19,30 @@ from benchmarks.scale.made_up import (
 _MASK = [0] * PROMPT_TOKENS + [1] * RESPONSE_TOKENS
 
 
-def _episode(one: Rollout) -> dict[str, Any]:
+def _episode(rollout: Rollout) -> dict[str, Any]:
     """A line of prime-rl's, before advantages are known."""
-    step, text, (ids, logprobs) = one.step, prompt_text(one.prompt), response(one.step, one.row)
-    ask = {"message": {"role": "user", "content": text}, "token_ids": prompt_ids(one.prompt)}
-    answer = {"message": {"role": "assistant", "content": completion(step, one.row)}, "token_ids": ids}
+    step, text, (ids, logprobs) = rollout.step, prompt_text(rollout.prompt), response(rollout.step, rollout.row)
+    ask = {"message": {"role": "user", "content": text}, "token_ids": prompt_ids(rollout.prompt)}
+    answer = {"message": {"role": "assistant", "content": completion(step, rollout.row)}, "token_ids": ids}
     work = {"type": "train", "step": step, "policy": {"start": step - 1, "end": step - 1}}
     trace = {
         "version": 1,
-        "id": f"t{step}-{one.row}",
+        "id": f"t{step}-{rollout.row}",
         "agent": {"name": "solver", "trainable": True},
         "nodes": [
             {**ask, "mask": [False] * PROMPT_TOKENS},
             {"parent": 0, "sampled": True, **answer, "mask": [True] * RESPONSE_TOKENS, "logprobs": logprobs},
         ],
-        "rewards": {"correct": {"score": one.reward, "weight": 1.0}},
+        "rewards": {"correct": {"score": rollout.reward, "weight": 1.0}},
         "info": {"kind": "train", "dispatch": {"step": step, "time": 1.0}},
         "is_completed": True,
         "ok": True,
     }
     return {
-        "id": f"e{step}-{one.row}",
+        "id": f"e{step}-{rollout.row}",
         "env": {"id": "math", "name": "math"},
-        "task": {"type": "MathTask", "data": {"prompt": text}, "hash": f"h{one.prompt}"},
-        "group": {"id": f"g{step}-{one.group}"},
+        "task": {"type": "MathTask", "data": {"prompt": text}, "hash": f"h{rollout.prompt}"},
+        "group": {"id": f"g{step}-{rollout.group}"},
         "run": {"type": "train", "id": "r", "work": work},
         "ok": True,
         "traces": [trace],
@@ -69,20 +69,20 @@ def scan_prime_rl(folder: Path) -> str:
 
 def nemo_rl_rows(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
     """NeMo-RL's training data: a batch of one a row."""
-    for one in run.rollouts(step):
-        ids, logprobs = response(step, one.row)
+    for rollout in run.rollouts(step):
+        ids, logprobs = response(step, rollout.row)
         sampled = [0.0] * PROMPT_TOKENS + logprobs
         yield {
-            "content": [[prompt_text(one.prompt), completion(step, one.row)]],
-            "rewards": [one.reward],
+            "content": [[prompt_text(rollout.prompt), completion(step, rollout.row)]],
+            "rewards": [rollout.reward],
             "input_lengths": [len(_MASK)],
-            "token_ids": [prompt_ids(one.prompt) + ids],
+            "token_ids": [prompt_ids(rollout.prompt) + ids],
             "token_loss_mask": [_MASK],
             "sample_loss_mask": [1.0],
-            "advantages": [[one.advantage] * len(_MASK)],
+            "advantages": [[rollout.advantage] * len(_MASK)],
             "generation_logprobs": [sampled],
             "prev_logprobs": [sampled],
-            "idx": one.row,
+            "idx": rollout.row,
         }
 
 
@@ -102,16 +102,16 @@ def scan_nemo_rl(folder: Path) -> str:
 
 def open_instruct_rows(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
     """A shard of open-instruct's traces, which hold no text."""
-    for one in run.rollouts(step):
-        ids, logprobs = response(step, one.row)
+    for rollout in run.rollouts(step):
+        ids, logprobs = response(step, rollout.row)
         yield {
             "step": step,
-            "sample_idx": one.row,
-            "prompt_idx": one.group,
-            "prompt_tokens": prompt_ids(one.prompt),
+            "sample_idx": rollout.row,
+            "prompt_idx": rollout.group,
+            "prompt_tokens": prompt_ids(rollout.prompt),
             "response_tokens": ids,
-            "reward": one.reward,
-            "advantage": one.advantage,
+            "reward": rollout.reward,
+            "advantage": rollout.advantage,
             "finish_reason": "stop",
             "dataset": "gsm8k",
             "ground_truth": None,
@@ -139,17 +139,17 @@ def make_slime(folder: Path, run: MadeUpRun, _: bool) -> None:
         torch.save(document, folder / "rollout_data" / f"{step}.pt")
 
 
-def _sample(one: Rollout) -> dict[str, Any]:
-    ids, logprobs = response(one.step, one.row)
+def _sample(rollout: Rollout) -> dict[str, Any]:
+    ids, logprobs = response(rollout.step, rollout.row)
     return {
-        "group_index": one.group,
-        "index": one.row,
-        "prompt": prompt_text(one.prompt),
-        "tokens": prompt_ids(one.prompt) + ids,
-        "response": completion(one.step, one.row),
+        "group_index": rollout.group,
+        "index": rollout.row,
+        "prompt": prompt_text(rollout.prompt),
+        "tokens": prompt_ids(rollout.prompt) + ids,
+        "response": completion(rollout.step, rollout.row),
         "response_length": RESPONSE_TOKENS,
-        "label": str((one.prompt + 10) // 2),
-        "reward": one.reward,
+        "label": str((rollout.prompt + 10) // 2),
+        "reward": rollout.reward,
         "loss_mask": None,
         "weight_versions": [],
         "rollout_log_probs": logprobs,

@@ -158,7 +158,7 @@ def _refusal(case: Case, step: int, reason: str) -> tuple[Outcome, str]:
 
 def _judge_step(judgement: Judgement, oracle: Oracle, found: dict[str, Any]) -> None:
     case, step = judgement.case, int(found["step"])
-    quantities = {one["name"]: one for one in found["quantities"]}
+    quantities = {quantity["name"]: quantity for quantity in found["quantities"]}
     norm, logged = quantities["grad_norm"], oracle.logged.get(step, math.nan)
     error = _error(found["recomputed"].get("grad_norm", math.nan), logged)
     said = [part for part in (norm["cause"] or found["cause"], norm.get("advice")) if part]
@@ -196,13 +196,13 @@ def _judge_step(judgement: Judgement, oracle: Oracle, found: dict[str, Any]) -> 
 
 def _judge_rest(judgement: Judgement, step: int, quantities: dict[str, Any]) -> None:
     """Rewards, advantages and the share of dead groups."""
-    for name, one in quantities.items():
-        if name == "grad_norm" or one["verdict"] == "match":
+    for name, quantity in quantities.items():
+        if name == "grad_norm" or quantity["verdict"] == "match":
             continue
-        if one["verdict"] == "mismatch":
-            judgement.find("wrong verdict", f"step {step}, {name}: {one['cause']}")
+        if quantity["verdict"] == "mismatch":
+            judgement.find("wrong verdict", f"step {step}, {name}: {quantity['cause']}")
         elif name not in judgement.case.partly:
-            judgement.find("refused without need", f"step {step}, {name}: {one['cause']}")
+            judgement.find("refused without need", f"step {step}, {name}: {quantity['cause']}")
 
 
 def _judge_rank(judgement: Judgement, truths: dict[int, OracleStep], answer: Answer) -> None:
@@ -230,9 +230,9 @@ def _judge_rank(judgement: Judgement, truths: dict[int, OracleStep], answer: Ans
 
 def _spectra(result: dict[str, Any], step: int) -> list[dict[str, Any]]:
     """Spectra of the step's groups as logged, in the order of the log."""
-    ours = [one for one in result["spectra"] if one["step"] == step and one["group_id"] is not None]
-    largest = max((one["group_size"] for one in ours), default=0)
-    return [one for one in ours if one["group_size"] == largest]
+    ours = [spectrum for spectrum in result["spectra"] if spectrum["step"] == step and spectrum["group_id"] is not None]
+    largest = max((spectrum["group_size"] for spectrum in ours), default=0)
+    return [spectrum for spectrum in ours if spectrum["group_size"] == largest]
 
 
 def _compare_spectra(
@@ -242,10 +242,10 @@ def _compare_spectra(
         judgement.find("wrong verdict", f"rank of step {step} has {len(found)} groups of {len(truths)}")
         return
     is_bf16 = judgement.case.expected(step) == "match_bf16" or judgement.case.dtype != "float32"
-    for one, truth in zip(found, truths, strict=True):
-        values, largest = one["singular_values"], float(truth.max())
+    for verdict, truth in zip(found, truths, strict=True):
+        values, largest = verdict["singular_values"], float(truth.max())
         error = spectrum_error(values, truth) if largest > FLOOR else float(max(values, default=0.0) > FLOOR)
         judgement.rank_error = float(np.nanmax([error, judgement.rank_error]))
-        allowed = max(TOLERANCE, one["noise_floor"] / largest if largest > FLOOR and is_bf16 else 0.0)
+        allowed = max(TOLERANCE, verdict["noise_floor"] / largest if largest > FLOOR and is_bf16 else 0.0)
         if error > allowed:
-            judgement.find("wrong verdict", f"rank of step {step}, group {one['group_id']}: {error:.2g} off")
+            judgement.find("wrong verdict", f"rank of step {step}, group {verdict['group_id']}: {error:.2g} off")

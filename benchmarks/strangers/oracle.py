@@ -35,7 +35,7 @@ class Terms(Struct, frozen=True, kw_only=True):
         """The share of one rollout's token terms in the update's loss."""
         kind, mask = self.arguments["loss_type"], self.masks[place]
         total = (values * mask).sum()
-        num_rollouts, num_tokens = len(self.masks), max(float(sum(one.sum() for one in self.masks)), 1.0)
+        num_rollouts, num_tokens = len(self.masks), max(float(sum(mask.sum() for mask in self.masks)), 1.0)
         if kind in ("grpo", "sapo"):
             return total / mask.sum().clamp(min=1.0) / num_rollouts
         if kind == "dr_grpo":
@@ -92,7 +92,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     def bonus(self, entropy: Tensor, place: int) -> Tensor:
         """The part of one rollout's loss that rewards entropy, where all rollouts are one micro-batch."""
         kept = [mask * chosen for mask, chosen in zip(self.masks, self.chosen, strict=True)]
-        number = max(float(sum(one.sum() for one in kept)), 1.0)
+        number = max(float(sum(mask.sum() for mask in kept)), 1.0)
         return -float(self.arguments.get("entropy_coef", 0.0)) * (entropy * kept[place]).sum() / number
 
 
@@ -124,7 +124,7 @@ class Oracle:
         for state in folders.run.glob("checkpoint-*/trainer_state.json"):
             with contextlib.suppress(json.JSONDecodeError):
                 history = json.loads(state.read_text())["log_history"]
-                self.logged |= {one["step"]: one["grad_norm"] for one in history if "grad_norm" in one}
+                self.logged |= {entry["step"]: entry["grad_norm"] for entry in history if "grad_norm" in entry}
 
     def step(self, number: int) -> OracleStep:
         """Gradient norm and singular values of one update; in float32 where the model's own code fails in float64."""
@@ -256,9 +256,9 @@ class Oracle:
         share = self.arguments["top_entropy_quantile"]
         if share >= 1:
             return [torch.ones_like(mask) for mask in masks]
-        counted = torch.cat([one[mask.bool()] for one, mask in zip(entropies, masks, strict=True)])
+        counted = torch.cat([entropy[mask.bool()] for entropy, mask in zip(entropies, masks, strict=True)])
         threshold = torch.quantile(counted, 1 - share)
-        return [((one * mask) >= threshold).double() for one, mask in zip(entropies, masks, strict=True)]
+        return [((entropy * mask) >= threshold).double() for entropy, mask in zip(entropies, masks, strict=True)]
 
     def _router(self, model: Any, batch: Batch, parameters: Sequence[Tensor]) -> Tensor | float:
         """Gradient of the load-balancing term, where all rollouts are one micro-batch."""

@@ -97,7 +97,7 @@ def test_the_page_of_all_commands_fits_a_terminal_with_a_line_for_each(cli: Cli)
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_the_first_page_shows_at_most_eight_options_and_all_of_them_exist(name: str) -> None:
-    own = {flag for one in COMMANDS[name].params for flag in one.opts}
+    own = {flag for parameter in COMMANDS[name].params for flag in parameter.opts}
     assert not own & set(HELP_NAMES)
     assert (name != "config") <= len(COMMANDS[name].common) <= 8
     assert set(COMMANDS[name].common) <= own

@@ -71,7 +71,7 @@ def run_campaign(cases: Sequence[int], *, seed: int, jobs: int, model: Path | No
             before = len(tally.wrong)
             tally.add(outcome)
             if failures is not None:
-                failures.writelines(json.dumps(asdict(one)) + "\n" for one in tally.wrong[before:])
+                failures.writelines(json.dumps(asdict(outcome)) + "\n" for outcome in tally.wrong[before:])
                 failures.flush()
     for process in running:
         os.kill(process, signal.SIGKILL)

@@ -155,7 +155,7 @@ def called(arguments: list[str]) -> tuple[int, str, str]:
         if code == 130:  # the campaign is interrupted, not the command
             raise KeyboardInterrupt
         out.flush(), err.flush()
-        return code, *(one.buffer.getvalue().decode("utf-8", "replace") for one in (out, err))  # type: ignore[attr-defined]
+        return code, *(stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err))  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -196,15 +196,15 @@ def _wrong_json(document: Any) -> str:
     """A share is one, whatever was read."""
     texts = [document["result"]]
     while texts:
-        one = texts.pop()
-        if isinstance(one, dict):
-            texts.extend(one.values())
-            share = one.get("frac_reward_zero_std")
+        text = texts.pop()
+        if isinstance(text, dict):
+            texts.extend(text.values())
+            share = text.get("frac_reward_zero_std")
             value = share.get("value") if isinstance(share, dict) else None
             if value is not None and not 0 <= value <= 1:
                 return f"a share of {value}"
-        elif isinstance(one, list):
-            texts.extend(one)
+        elif isinstance(text, list):
+            texts.extend(text)
     return ""
 
 

@@ -37,7 +37,8 @@ Damage = Callable[[Path], Sequence[str]]
 def _rows(num_rows: int = 32, **fields: Any) -> list[str]:
     """Groups of four with rewards of both kinds: no group is dead."""
     return [
-        json.dumps({"step": 1, "prompt_id": f"p{at // 4}", "reward": float(at % 2)} | fields) for at in range(num_rows)
+        json.dumps({"step": 1, "prompt_id": f"p{row // 4}", "reward": float(row % 2)} | fields)
+        for row in range(num_rows)
     ]
 
 
@@ -88,10 +89,14 @@ def _eight(
     def make(folder: Path) -> Sequence[str]:
         (folder / "run").mkdir()
         for step in rollouts:
-            rows = [{"input": "q", "output": "a", "score": at % 2, "step": step} for at in range(8)]
+            rows = [{"input": "q", "output": "a", "score": sample % 2, "step": step} for sample in range(8)]
             (folder / "run" / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        lines = [{"actor/kl_loss": 0.1} | ({"actor/grad_norm": norms[at]} if at in norms else {}) for at in metrics]
-        text = "".join(json.dumps({"step": at, "data": one}) + "\n" for at, one in zip(metrics, lines, strict=True))
+        lines = [
+            {"actor/kl_loss": 0.1} | ({"actor/grad_norm": norms[step]} if step in norms else {}) for step in metrics
+        ]
+        text = "".join(
+            json.dumps({"step": step, "data": values}) + "\n" for step, values in zip(metrics, lines, strict=True)
+        )
         (folder / "run" / "experiment.jsonl").write_text(text)
         return ("run", *require)
 
@@ -104,15 +109,15 @@ def _batches(lost: int, name: str, **keys: str) -> Damage:
     def make(folder: Path) -> Sequence[str]:
         lines = [
             {
-                keys["step"]: [at] * 64,
+                keys["step"]: [step] * 64,
                 "prompt": [f"p{row // 8}" for row in range(64)],
-                keys["completion"]: [f"{at}"] * 64,
+                keys["completion"]: [f"{step}"] * 64,
                 keys["reward"]: [float(row % 2) for row in range(64)],
                 "advantages": [0.5] * 64,
             }
-            for at in range(10)
+            for step in range(10)
         ]
-        texts = ["garbage" if at < lost else json.dumps(line) for at, line in enumerate(lines)]
+        texts = ["garbage" if number < lost else json.dumps(line) for number, line in enumerate(lines)]
         (folder / name).write_text("\n".join([*texts, ""]))
         return (name, *_HOLDS)
 
@@ -127,9 +132,9 @@ def _lists(lost: int) -> Damage:
     """Ten prompts with a list of 64 samples each, of which so many lines are garbage, and 40 rewards that are text."""
 
     def make(folder: Path) -> Sequence[str]:
-        rows = [{"task_id": f"p{at}", "responses": ["a"] * 64, "passed": [True, False] * 32} for at in range(10)]
+        rows = [{"task_id": f"p{task}", "responses": ["a"] * 64, "passed": [True, False] * 32} for task in range(10)]
         rows[-1]["passed"] = ["text"] * 40 + [True, False] * 12
-        texts = ["garbage" if at < lost else json.dumps(row) for at, row in enumerate(rows)]
+        texts = ["garbage" if task < lost else json.dumps(row) for task, row in enumerate(rows)]
         (folder / "samples.jsonl").write_text("\n".join([*texts, ""]))
         return ("samples.jsonl", *_HOLDS)
 
@@ -146,10 +151,10 @@ def _files(cut: int) -> Damage:
 
     def make(folder: Path) -> Sequence[str]:
         (folder / "logs").mkdir()
-        for at in range(10):
-            file = folder / "logs" / f"{at}.parquet"
-            pq.write_table(pa.Table.from_pylist([json.loads(row) for row in _rows(step=at)]), file)
-            if at < cut:
+        for step in range(10):
+            file = folder / "logs" / f"{step}.parquet"
+            pq.write_table(pa.Table.from_pylist([json.loads(row) for row in _rows(step=step)]), file)
+            if step < cut:
                 file.write_bytes(file.read_bytes()[:-40])
         return ("logs", *_HOLDS)
 
@@ -194,7 +199,7 @@ KINDS: dict[str, Damage] = {
     "the required value was logged as 1e400": _trl("1e400", _NORM),
     "the required value was never logged": _trl("null", _NORM),
     "a required share was logged as -0.5 once": _log(
-        rows=[json.dumps({"step": at, "solve_none": 0.4 if at else -0.5, "solve_all": 0.1}) for at in range(9)]
+        rows=[json.dumps({"step": step, "solve_none": 0.4 if step else -0.5, "solve_all": 0.1}) for step in range(9)]
     ),
     "the file of the required value is damaged": _trl(None, _NORM),
     "a file of values that nothing requires is damaged": _trl(None, _HOLDS),
@@ -300,7 +305,7 @@ def months(seed: int, *, populations: int = 40, weeks: int = 52, prompts: int = 
         for week in range(weeks):
             after = _week(rates, rng, fallen)
             p_values = holm([_p_value(name, before[name], after[name]) for name in before])
-            failed[population, week] = any(one is not None and one <= baseline.FAMILY_RATE for one in p_values)
+            failed[population, week] = any(p is not None and p <= baseline.FAMILY_RATE for p in p_values)
             if week % 13 == 12 and not fallen and not failed[population, week]:
                 before = after
     return failed

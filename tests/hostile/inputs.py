@@ -75,7 +75,7 @@ def _every(**fields: Any) -> Callable[[Path], None]:
 
 def _index(shard: str, number: int = 1) -> Callable[[Path], None]:
     def write(model: Path) -> None:
-        document = {"metadata": {"total_size": 10**18}, "weight_map": {f"x{at}": shard for at in range(number)}}
+        document = {"metadata": {"total_size": 10**18}, "weight_map": {f"x{index}": shard for index in range(number)}}
         (model / "model.safetensors.index.json").write_text(json.dumps(document))
         (model / "model.safetensors").unlink()
 
@@ -107,7 +107,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
         for kind in ("mixtral", "mamba", "gpt2", "deepseek_v3", "whisper", "../x", "")
     },
     "a million experts": _config(model_type="mixtral", num_local_experts=10**6),
-    "a million labels": lambda model: _config(id2label={str(at): "x" for at in range(10**6)})(model),
+    "a million labels": lambda model: _config(id2label={str(label): "x" for label in range(10**6)})(model),
     "kernels of the hub": _config(attn_implementation="kernels-community/flash-attn", _attn_implementation="a/b:c"),
     "kernels by a flag": _config(use_kernels=True, experts_implementation="a/b"),
     "code of the hub": _code,
@@ -121,13 +121,13 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "quantized in the tensors alone": _every(dtype="I8"),
     **{f"dtype {kind}": _every(dtype=kind) for kind in ("F8_E4M3", "F4", "BOOL", "U64", "C64", "x", 7, None)},
     **{f"shape {shape}": _every(shape=shape) for shape in ([2**40, 0], [2**62, 2**62], [-1], [], "x", [1.5])},
-    **{f"offsets {at}": _every(data_offsets=at) for at in ([0, 0], [0, 2**63], [8, 0], [-8, 8], [0, 4], "x")},
+    **{f"offsets {ends}": _every(data_offsets=ends) for ends in ([0, 0], [0, 2**63], [8, 0], [-8, 8], [0, 4], "x")},
     "a header of 2^63": lambda model: _text("model.safetensors", struct.pack("<Q", 2**63) + b"{}")(model),
     "a header of 100 MB": lambda model: _text("model.safetensors", struct.pack("<Q", 10**8) + b" " * 10**8)(model),
     "deep metadata": _header(lambda header: header.update(__metadata__={"a": "[" * 10**6})),
     "a million tensors of nothing": _header(
         lambda header: header.update(
-            {f"x{at}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for at in range(10**5)}
+            {f"x{index}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for index in range(10**5)}
         )
     ),
     **{
@@ -148,12 +148,12 @@ MODELS: dict[str, Callable[[Path], None]] = {
     ),
     "charsmap": _json("tokenizer.json", normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA////"}),
     **{
-        f"an id of {at}": _json("tokenizer.json", **{"model.vocab": {"<pad>": 0, "<eos>": 1, "a": at}})
-        for at in (2**31, 2**40, -1)
+        f"an id of {number}": _json("tokenizer.json", **{"model.vocab": {"<pad>": 0, "<eos>": 1, "a": number}})
+        for number in (2**31, 2**40, -1)
     },
     "a million tokens added": lambda model: _json(
         "tokenizer.json",
-        added_tokens=[{"id": 22 + at, "content": f"<{at}>"} | dict.fromkeys(_FLAGS, False) for at in range(10**5)],
+        added_tokens=[{"id": 22 + n, "content": f"<{n}>"} | dict.fromkeys(_FLAGS, False) for n in range(10**5)],
     )(model),
     **{f"tokenizer.json {text[:9]}": _text("tokenizer.json", text) for text in ("", "[]", "{}", '{"model":' * 10**5)},
     "template: endless loops": _template(_LOOP),
@@ -178,7 +178,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
 def _lines(number: int, line: Callable[[int], str]) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         with (folder / "log").open("w") as file:
-            file.writelines(f"{{{line(at)}}}\n" for at in range(number))
+            file.writelines(f"{{{line(n)}}}\n" for n in range(number))
 
     return write
 
@@ -186,18 +186,18 @@ def _lines(number: int, line: Callable[[int], str]) -> Callable[[Path], None]:
 def write_texts(folder: Path, number: int = 20_000) -> None:
     """A folder of files that hold no rollouts."""
     (folder / "log").mkdir()
-    for at in range(number):
-        (folder / "log" / f"{at}.txt").write_text(f"words of {at}\n")
+    for index in range(number):
+        (folder / "log" / f"{index}.txt").write_text(f"words of {index}\n")
 
 
 _DEGENERACY, _PAGE = ("degeneracy", "log"), ("report", "log", "--no-gradients", "--output", "page.html")
 _PROMPTS = _lines(
     2_000_000,
-    lambda at: f'"step": {at // 2000}, "prompt_id": "p{at // 2}", "reward": {at % 3 % 2}, "length": {at % 99}',
+    lambda n: f'"step": {n // 2000}, "prompt_id": "p{n // 2}", "reward": {n % 3 % 2}, "length": {n % 99}',
 )
-_STEPS = _lines(4_000_000, lambda at: f'"step": {at // 2}, "prompt_id": "p", "reward": {at % 3 % 2}')
+_STEPS = _lines(4_000_000, lambda n: f'"step": {n // 2}, "prompt_id": "p", "reward": {n % 3 % 2}')
 _METRICS = _lines(
-    2_000_000, lambda at: f'"step": {at}, "reward": {at % 9 / 9}, "frac_reward_zero_std": {at % 5 / 5}, "loss": {at}'
+    2_000_000, lambda n: f'"step": {n}, "reward": {n % 9 / 9}, "frac_reward_zero_std": {n % 5 / 5}, "loss": {n}'
 )
 WORST: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "2 million rollouts of a million prompts": (_PROMPTS, _DEGENERACY),
@@ -228,7 +228,7 @@ def make_base(folder: Path) -> None:
     shutil.copytree(REPOSITORY / "gradscope" / "training" / "embedded", folder / "base")
     _template("{% for m in messages %}{{ m.content }}{% endfor %}=")(folder / "base")
     row = {"step": 1, "prompt_id": "p", "prompt": [{"role": "user", "content": "a" * 40 + "b"}], "completion": "12"}
-    (folder / "chat.jsonl").write_text("".join(json.dumps(row | {"reward": at % 2}) + "\n" for at in range(4)))
+    (folder / "chat.jsonl").write_text("".join(json.dumps(row | {"reward": sample % 2}) + "\n" for sample in range(4)))
 
 
 def taken(folder: Path, name: str, arguments: tuple[str, ...], *, seconds: float = SECONDS, most: int = BYTES) -> Taken:
@@ -290,4 +290,4 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         of_models, of_logs = ([name for name in kind if options.only in name] for kind in (MODELS, WORST))
         every = chain(logs(Path(folder), of_logs), models(Path(folder), of_models))
-        sys.exit(summarize((str(one), one.why) for one in every))
+        sys.exit(summarize((str(outcome), outcome.why) for outcome in every))

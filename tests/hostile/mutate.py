@@ -62,21 +62,21 @@ def _changes_for(file: Path) -> tuple[Change, ...]:
 def raw(file: Path, chance: random.Random) -> str:
     """Bytes changed, taken away or put in, wherever they are."""
     data = bytearray(file.read_bytes())
-    at = chance.randrange(len(data) + 1)
+    position = chance.randrange(len(data) + 1)
     span = chance.choice((1, 1, 4, 64, 1000))
     match chance.randrange(6):
         case 0:
-            data[at : at + 1] = bytes([chance.randrange(256)])
+            data[position : position + 1] = bytes([chance.randrange(256)])
         case 1:
-            del data[at:]
+            del data[position:]
         case 2:
-            del data[at : at + span]
+            del data[position : position + span]
         case 3:
-            data[at:at] = chance.randbytes(span)
+            data[position:position] = chance.randbytes(span)
         case 4:
-            data[at:at] = data[at : at + span] * chance.choice((1, 2, 50))
+            data[position:position] = data[position : position + span] * chance.choice((1, 2, 50))
         case _:
-            data[at : at + span] = bytes(min(span, max(0, len(data) - at)))
+            data[position : position + span] = bytes(min(span, max(0, len(data) - position)))
     file.write_bytes(bytes(data))
     return "bytes"
 
@@ -130,24 +130,26 @@ def _bomb() -> bytes:
 def lines(file: Path, chance: random.Random) -> str:
     """Lines taken away, repeated, put elsewhere, cut or joined."""
     lines = file.read_bytes().splitlines(keepends=True) or [b""]
-    at, other = chance.randrange(len(lines)), chance.randrange(len(lines))
+    first, other = chance.randrange(len(lines)), chance.randrange(len(lines))
     match chance.randrange(8):
         case 0:
-            del lines[at]
+            del lines[first]
         case 1:
-            lines.insert(other, lines[at])
+            lines.insert(other, lines[first])
         case 2:
-            lines[at], lines[other] = lines[other], lines[at]
+            lines[first], lines[other] = lines[other], lines[first]
         case 3:
-            lines[at] = lines[at][: chance.randrange(len(lines[at]) + 1)]
+            lines[first] = lines[first][: chance.randrange(len(lines[first]) + 1)]
         case 4:
-            lines[at] = lines[at].rstrip(b"\r\n")
+            lines[first] = lines[first].rstrip(b"\r\n")
         case 5:
-            lines.insert(at, chance.choice((b"\n", b"garbage\n", b"null\n", b"[]\n", b"{}\n", b"\0\n", b'"\n', b"1\n")))
+            lines.insert(
+                first, chance.choice((b"\n", b"garbage\n", b"null\n", b"[]\n", b"{}\n", b"\0\n", b'"\n', b"1\n"))
+            )
         case 6:
             lines = lines * chance.choice((2, 30))
         case _:
-            lines[at] = lines[at].replace(b'"', b"'", 1)
+            lines[first] = lines[first].replace(b'"', b"'", 1)
     file.write_bytes(b"".join(lines))
     return "lines"
 
@@ -156,30 +158,30 @@ def json_value(file: Path, chance: random.Random) -> str:
     """A value of one document or line replaced, dropped, renamed or named twice."""
     text = file.read_bytes().decode("utf-8", "replace")
     rows = text.splitlines() if file.suffix == ".jsonl" else [text]
-    at = chance.randrange(len(rows) or 1)
+    row = chance.randrange(len(rows) or 1)
     try:
-        document = json.loads(rows[at])
+        document = json.loads(rows[row])
     except (IndexError, ValueError, RecursionError):
         return raw(file, chance)
     holder, key = _place(document, chance)
     if holder is None:
-        rows[at] = chance.choice(VALUES)
+        rows[row] = chance.choice(VALUES)
     else:
         match chance.randrange(7):
             case 0:
                 del holder[key]
-                rows[at] = json.dumps(document)
+                rows[row] = json.dumps(document)
             case 1 if isinstance(holder, dict):
                 holder[f"{key}²"] = holder.pop(key)
-                rows[at] = json.dumps(document)
+                rows[row] = json.dumps(document)
             case 2 if isinstance(holder, dict):
                 value = holder[key]
                 holder[key], holder["@@"] = "@@", 0
                 put = json.dumps(document).replace('"@@": 0', f"{json.dumps(key)}: {json.dumps(value)}", 1)
-                rows[at] = put.replace('"@@"', json.dumps(value), 1)
+                rows[row] = put.replace('"@@"', json.dumps(value), 1)
             case _:
                 holder[key] = "@@"
-                rows[at] = json.dumps(document).replace('"@@"', chance.choice(VALUES), 1)
+                rows[row] = json.dumps(document).replace('"@@"', chance.choice(VALUES), 1)
     file.write_bytes("\n".join([*rows, ""] if file.suffix == ".jsonl" else rows).encode("utf-8", "replace"))
     return "value"
 
@@ -195,10 +197,10 @@ def _place(document: Any, chance: random.Random) -> tuple[Any, Any]:
 def csv_cell(file: Path, chance: random.Random) -> str:
     """A cell of a line replaced, or a quote that is not closed."""
     lines = file.read_bytes().decode("utf-8", "replace").split("\n")
-    at = chance.randrange(len(lines))
-    cells = lines[at].split(",")
+    line = chance.randrange(len(lines))
+    cells = lines[line].split(",")
     cells[chance.randrange(len(cells))] = chance.choice((*VALUES[:24], '"', '""', "a\0b", ",,,", "'", "\t", ";"))
-    lines[at] = ",".join(cells)
+    lines[line] = ",".join(cells)
     file.write_bytes("\n".join(lines).encode("utf-8", "replace"))
     return "cell"
 
@@ -210,8 +212,8 @@ def parquet(file: Path, chance: random.Random) -> str:
         names = table.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         return raw(file, chance)
-    at = chance.randrange(max(1, table.num_columns))
-    name = names[at] if names else ""
+    column = chance.randrange(max(1, table.num_columns))
+    name = names[column] if names else ""
     rows = list(range(table.num_rows))
     try:
         match chance.randrange(9):
@@ -219,24 +221,26 @@ def parquet(file: Path, chance: random.Random) -> str:
                 table = table.drop_columns([name])
             case 1:
                 other = chance.choice(names)
-                table = table.rename_columns([other if one == name else one for one in names])
+                table = table.rename_columns([other if old == name else old for old in names])
             case 2:
                 table = table.append_column(name, table[name])
             case 3:
                 cells = table[name].to_pylist()
                 for place in chance.sample(rows, chance.randint(1, len(rows))):
                     cells[place] = chance.choice(CELLS)
-                table = table.set_column(at, name, pa.array([None if one is None else str(one) for one in cells]))
+                table = table.set_column(
+                    column, name, pa.array([None if cell is None else str(cell) for cell in cells])
+                )
             case 4:
-                table = table.set_column(at, name, pa.array([chance.choice((0.0, math.nan, 1e308)) for _ in rows]))
+                table = table.set_column(column, name, pa.array([chance.choice((0.0, math.nan, 1e308)) for _ in rows]))
             case 5:
-                table = table.set_column(at, name, pa.nulls(len(rows)))
+                table = table.set_column(column, name, pa.nulls(len(rows)))
             case 6:
-                table = table.set_column(at, name, pa.array([[chance.choice((0, 1 << 40, -1))] for _ in rows]))
+                table = table.set_column(column, name, pa.array([[chance.choice((0, 1 << 40, -1))] for _ in rows]))
             case 7:
                 table = table.take(chance.choices(rows, k=chance.choice((0, 1, len(rows), 3 * len(rows)))))
             case _:
-                table = table.set_column(at, name, pa.array([1 << 62] * len(rows)))
+                table = table.set_column(column, name, pa.array([1 << 62] * len(rows)))
     except (pa.ArrowException, ValueError, LookupError):  # an earlier change left no column, no row or two of one name
         return raw(file, chance)
     sink = io.BytesIO()
@@ -281,9 +285,9 @@ def events(file: Path, chance: random.Random) -> str:
         data = data[16 + size :]
     if not records:
         return raw(file, chance)
-    at = chance.randrange(len(records))
-    records[at] = _inner(file, records[at], raw, chance)
-    file.write_bytes(b"".join(struct.pack("<QI", len(one), 0) + one + bytes(4) for one in records) + data)
+    index = chance.randrange(len(records))
+    records[index] = _inner(file, records[index], raw, chance)
+    file.write_bytes(b"".join(struct.pack("<QI", len(record), 0) + record + bytes(4) for record in records) + data)
     return "record"
 
 

@@ -139,7 +139,7 @@ def by_two_users(bench: Bench, writer: Writer, rights: int) -> str:
     """Two users run the command at once in a folder that both may write in; why it did not hold."""
     folder = _shared(bench, writer, rights)
     both = [start(folder, writer.arguments, partial(os.setuid, user)) for user in (NOBODY, SOMEBODY)]
-    ends = [end(*one) for one in both]
+    ends = [end(*process) for process in both]
     if wrong := [why for code, err in ends if (why := wrong_end(code, err))]:
         return "; ".join(wrong)
     if sorted(code for code, _ in ends) not in ([0, 2], *([] if writer.refuses else [[0, 0]])):

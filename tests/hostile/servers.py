@@ -23,7 +23,7 @@ SECONDS = 15.0
 MAX_BYTES = 4 << 20  # bytes that a file and a page may have in a campaign
 SECRETS = ("hunter2", "sig0nature")
 LOG = "".join(
-    json.dumps({"prompt_id": f"p{at // 4}", "reward": float(at % 3 == 0)}) + "\n" for at in range(16)
+    json.dumps({"prompt_id": f"p{number // 4}", "reward": float(number % 3 == 0)}) + "\n" for number in range(16)
 ).encode()
 
 
@@ -80,12 +80,12 @@ ANSWERS: dict[str, list[bytes] | Callable[[], Iterator[bytes]]] = {
     "less than said": _said(f"Content-Length: {len(LOG) + 1}", body=LOG),
     **{f"length {size}": _said(f"Content-Length: {size}", body=LOG) for size in (40, 10**30, -1, "x", "1e9", "")},
     "silence": [b""],
-    "a head without end": _said(*[f"X-{at}: {'y' * 500}" for at in range(10_000)]),
+    "a head without end": _said(*[f"X-{number}: {'y' * 500}" for number in range(10_000)]),
     "no http": [b"SSH-2.0-OpenSSH_9.6\r\n" + b"\x1b[2J" * 500],
     "a tag with an escape": _sized(LOG, "ETag: \x1b[31m\x9b" + "e" * 4000),
     **{f"status {code}": _sized(SECRETS[0].encode(), "WWW-Authenticate: \x1b", status=f"{code} x") for code in _STATUS},
     **{f"page with {link[:24]!a}": _page(link) for link in _LINKS},
-    "a page of 1,000 links": _page(*[f"{at}.txt" for at in range(1000)]),
+    "a page of 1,000 links": _page(*[f"{number}.txt" for number in range(1000)]),
     **{
         f"a page of {text!r}": _sized(text.encode() * (MAX_BYTES // 8 // len(text)), "Content-Type: text/html")
         for text in ("<a ", "<a href='", "<a  \t", "<!--", "<a href=")
@@ -129,20 +129,20 @@ class _Handler(socketserver.StreamRequestHandler):
             time.sleep(SECONDS)
 
 
-_NAMED = {f"{at}": answer for at, answer in enumerate(ANSWERS.values())} | {"sound": ANSWERS["sound"]}
+_NAMED = {f"{number}": answer for number, answer in enumerate(ANSWERS.values())} | {"sound": ANSWERS["sound"]}
 
 
 def _mutated(answer: bytes, chance: random.Random) -> bytes:
     """An answer with some of its bytes lost, doubled or exchanged."""
     data = bytearray(answer)
     for _ in range(chance.randint(1, 8)):
-        at = chance.randrange(min(len(data), 200) or 1)
+        number = chance.randrange(min(len(data), 200) or 1)
         if (kind := chance.randrange(3)) == 0:
-            data[at : at + chance.randint(1, 9)] = b""
+            data[number : number + chance.randint(1, 9)] = b""
         elif kind == 1:
-            data[at:at] = data[at : at + 20]
+            data[number:number] = data[number : number + 20]
         else:
-            data[at : at + 1] = bytes([chance.randrange(256)])
+            data[number : number + 1] = bytes([chance.randrange(256)])
     return bytes(data)
 
 
@@ -198,10 +198,10 @@ def campaign(folder: Path, cases: int, seed: int) -> Iterator[tuple[str, str]]:
     with served(seed) as servers:
         tries = [(name, bool(kind & 1), bool(kind & 2)) for name in ANSWERS for kind in range(4)]
         random.Random(seed).shuffle(tries)
-        tries += [("mutated", bool(at & 1), bool(at & 2)) for at in range(max(0, cases - len(tries)))]
-        for at, (name, is_folder, is_secret) in enumerate(tries[:cases]):
-            (folder / str(at)).mkdir()
-            yield name, ask(folder / str(at), servers, name, is_folder=is_folder, is_secret=is_secret)
+        tries += [("mutated", bool(number & 1), bool(number & 2)) for number in range(max(0, cases - len(tries)))]
+        for number, (name, is_folder, is_secret) in enumerate(tries[:cases]):
+            (folder / str(number)).mkdir()
+            yield name, ask(folder / str(number), servers, name, is_folder=is_folder, is_secret=is_secret)
 
 
 if __name__ == "__main__":

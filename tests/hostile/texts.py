@@ -55,8 +55,8 @@ def made_texts(number: int, seed: int) -> list[str]:
     chance = random.Random(seed)
     cores = [*TEXTS, _RUN, "".join(map(chr, chance.choices(range(0x20, 0x3000), k=40)))]
     texts = [chance.choice(_AROUND).format(chance.choice(_AROUND).format(chance.choice(cores))) for _ in range(number)]
-    for at in range(0, number, 500):
-        texts[at] = "w" * (1 << 20) + texts[at]
+    for start in range(0, number, 500):
+        texts[start] = "w" * (1 << 20) + texts[start]
     return texts
 
 
@@ -85,7 +85,9 @@ class _Elements(HTMLParser):
 
 def _unseen(text: str) -> list[str]:
     return [
-        f"{ord(one):#x}" for one in text if (ord(one) < 32 and one != "\n") or one in "\x7f\x9b\u202e\u2066\u2028\ud800"
+        f"{ord(letter):#x}"
+        for letter in text
+        if (ord(letter) < 32 and letter != "\n") or letter in "\x7f\x9b\u202e\u2066\u2028\ud800"
     ]
 
 
@@ -95,7 +97,7 @@ def wrong_with(kind: str, text: str) -> list[str]:
     if kind == "html":
         wrong += _Elements(text).wrong
     elif kind in ("xml", "svg"):
-        names = {one.tag.rpartition("}")[2] for one in ElementTree.fromstring(text).iter()}
+        names = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(text).iter()}
         wrong += sorted(names & {"script", "foreignObject", "image", "a", "animate", "set", "handler"})
     elif kind == "notes":
         wrong += [
@@ -233,7 +235,7 @@ def campaign(number: int, seed: int, *, each: int = 30, browser: int = 0) -> Ite
         }
         yield (
             f"parsed by others|{subject.name}, {field}",
-            "; ".join(f"{where}: {one[:300]}" for where, several in results.items() for one in several[:5]),
+            "; ".join(f"{where}: {text[:300]}" for where, texts in results.items() for text in texts[:5]),
         )
         if browser and tries % browser == 0 and "page" in shown:
             from tests.render.end_to_end.browser import look_at

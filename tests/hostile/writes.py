@@ -103,7 +103,7 @@ def preload(names: Sequence[str]) -> None:
         "fsspec.implementations.http",
         "matplotlib.style",
     )
-    for module in (*others, *(f"gradscope.{one}" for one in modules)):  # a fork as nobody may read neither
+    for module in (*others, *(f"gradscope.{name}" for name in modules)):  # a fork as nobody may read neither
         import_module(module)
 
 
@@ -309,7 +309,7 @@ class Bench:
         """Two at once: one writes, the other is refused, or finds the same."""
         folder = self.fresh(writer)
         both = [start(folder, writer.arguments, lambda: None) for _ in range(2)]
-        codes = sorted(end(*one)[0] for one in both)
+        codes = sorted(end(*process)[0] for process in both)
         if codes != [0, 2] and (writer.refuses or codes != [0, 0]):
             return f"two at once ended with {codes}"
         return "" if state(folder / writer.output) == self.whole(writer) else "what two at once left is not whole"

@@ -57,7 +57,7 @@ def test_a_damaged_archive_is_an_error_that_names_it(tmp_path: Path, content: by
 
 
 PLAIN = [1, -5, 70000, 2**80, 10**700, 2.5, "aé" * 300, b"xx" * 200, None, True, (), (1,), (1, 2), (1, 2, 3), {"a": []}]
-MANY = [{"tokens": list(range(300)), "text": f"sample {at}"} for at in range(300)]
+MANY = [{"tokens": list(range(300)), "text": f"sample {number}"} for number in range(300)]
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))

@@ -34,7 +34,9 @@ def test_the_summary_is_a_table_that_shows_text_as_it_stands() -> None:
 
 
 def test_what_may_be_unknown_is_a_warning() -> None:
-    allowed = replace(REPORT, verdicts=tuple(replace(one, allowed=one.outcome == "unknown") for one in REPORT.verdicts))
+    allowed = replace(
+        REPORT, verdicts=tuple(replace(verdict, allowed=verdict.outcome == "unknown") for verdict in REPORT.verdicts)
+    )
     assert "::warning title=UNKNOWN (allowed) pass@4" in render_annotations(allowed)
     assert "| UNKNOWN (allowed) |" in render_summary(allowed)
 
@@ -55,7 +57,9 @@ def test_junit_counts_and_names_every_verdict() -> None:
 
 
 def test_what_may_be_unknown_is_skipped() -> None:
-    allowed = replace(REPORT, verdicts=tuple(replace(one, allowed=one.outcome == "unknown") for one in REPORT.verdicts))
+    allowed = replace(
+        REPORT, verdicts=tuple(replace(verdict, allowed=verdict.outcome == "unknown") for verdict in REPORT.verdicts)
+    )
     suite = ElementTree.fromstring(render_junit(allowed))
     assert (suite.get("errors"), suite.get("skipped")) == ("0", "1")
 
@@ -72,7 +76,7 @@ _CHILDREN = {"testsuite": {"testcase"}, "testcase": {"failure", "error", "skippe
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_junit_keeps_the_rules_of_the_schema(allowed: bool) -> None:
-    verdicts = tuple(replace(one, allowed=allowed and one.outcome == "unknown") for one in REPORT.verdicts)
+    verdicts = tuple(replace(verdict, allowed=allowed and verdict.outcome == "unknown") for verdict in REPORT.verdicts)
     for element in ElementTree.fromstring(render_junit(replace(REPORT, verdicts=verdicts))).iter():
         required = _REQUIRED.get(element.tag, set())
         assert required <= set(element.attrib) <= required | _OPTIONAL[element.tag]

@@ -198,7 +198,7 @@ def test_figures_of_dead_groups_show_the_numbers_of_their_tables_and_name_their_
 
 @pytest.mark.parametrize(("size", "named"), [(8, range(9)), (16, (0, 4, 8, 12, 16))])
 def test_bars_of_pass_rates_are_named_as_far_as_there_is_room(size: int, named: Iterable[int]) -> None:
-    rewards = [[float(at < group % (size + 1)) for at in range(size)] for group in range(20)]
+    rewards = [[float(sample < group % (size + 1)) for sample in range(size)] for group in range(20)]
     run = run_of(*(group_of(row, prompt=str(number)) for number, row in enumerate(rewards)))
     rates = draw_figures(degeneracy_of_run(run))["pass_rates"].axes[0]
     assert [label.get_text() for label in rates.get_xticklabels()] == [f"{bar}/{size}" for bar in named]

@@ -24,7 +24,7 @@ def test_inputs_of_all_sources_are_listed_once_with_their_digest(tmp_path: Path)
     log = tmp_path / "log.jsonl"
     log.write_bytes(b"abc")
     report = examples.passk_report()
-    tables = tuple(replace(one, source=examples.source("a", files=(str(log),))) for one in report.tables)
+    tables = tuple(replace(table, source=examples.source("a", files=(str(log),))) for table in report.tables)
     document = files.document_of(replace(report, tables=tables))
     assert document["inputs"] == [{"path": str(log), "sha256": hashlib.sha256(b"abc").hexdigest()}]
 
@@ -110,7 +110,7 @@ def test_what_a_trainer_logged_as_infinite_is_that_number() -> None:
     report = examples.replay_report()
     first, second, third, *_ = report.steps
     logged = [math.inf, math.nan, 0.25]
-    steps = [replace(one, logged={"loss": value}) for one, value in zip((first, second, third), logged, strict=True)]
+    steps = [replace(step, logged={"loss": value}) for step, value in zip((first, second, third), logged, strict=True)]
     values = files.arrow_of(replace(report, steps=tuple(steps)))["logged.loss"].to_pylist()
     assert values[0] == math.inf
     assert math.isnan(values[1])

@@ -14,7 +14,7 @@ def test_what_a_row_names_exists_and_takes_its_result(spec) -> None:
     for name, num_arguments in ((spec.table, 1), (spec.figures, 1), (spec.arrays, 2)):
         if name is not None:
             parameters = list(inspect.signature(load(name)).parameters.values())
-            needed = [one for one in parameters if one.default is inspect.Parameter.empty]
+            needed = [parameter for parameter in parameters if parameter.default is inspect.Parameter.empty]
             assert len(needed) == num_arguments
             assert spec.result.partition(":")[2] in parameters[0].annotation.removeprefix("results.").split(" | ")
 
@@ -43,7 +43,7 @@ def test_a_curve_has_a_row_a_point() -> None:
     comparison = examples.comparison()
     points = list(spec_of(comparison).csv(comparison)["curves"])
     curve = comparison.curves[0]
-    assert len(points) == sum(len(one.steps) for one in comparison.curves)
+    assert len(points) == sum(len(curve.steps) for curve in comparison.curves)
     assert points[0] == {
         "cell": curve.cell,
         "metric": curve.metric,
@@ -90,7 +90,7 @@ def test_a_section_is_its_question_and_one_sentence() -> None:
 def test_a_run_is_its_numbers_without_its_curves() -> None:
     row, _ = spec_of(run_index()).csv(run_index())["runs"]
     table = tidy_tables(run_index())["runs"]
-    assert [one["name"] for one in table] == ["quiet", ATTACK]
+    assert [row["name"] for row in table] == ["quiet", ATTACK]
     assert (table[0]["frac_reward_zero_std"], table[0]["frac_reward_zero_std_low"]) == (0.5, 0.4)
     assert list(row) == ["name", "num_steps", "num_rollouts", "frac_reward_zero_std", "reward", "reward_change"]
     assert row["num_steps"] == 3

@@ -127,7 +127,7 @@ def test_evaluations_are_rows_of_which_those_beyond_a_screen_are_counted() -> No
     assert IN_THE_FILES in printed(render_table(few))
     of_one_sample = [replace(table, num_samples=(1, 1), rows=table.rows[:1]) for table in few.tables]
     with_means, without = (replace(few, tables=tuple(of_one_sample[::step])) for step in (1, 2))
-    assert [IN_THE_FILES in printed(render_table(one)) for one in (with_means, without)] == [True, False]
+    assert [IN_THE_FILES in printed(render_table(report)) for report in (with_means, without)] == [True, False]
 
 
 def test_evaluations_are_told_apart_by_their_files_or_by_as_many_names_as_have_room() -> None:
@@ -376,14 +376,14 @@ def test_a_report_says_what_each_answer_asks_for_the_numbers_on_top_and_what_is_
         "It does not. Of 3 questions this log answers 2 (1 with a problem: replay; 1 to look at: signal)."
     )
     assert "look Half of it, says" in text
-    asking = [replace(one, next_step="Do this.") for one in run_report().sections]
+    asking = [replace(section, next_step="Do this.") for section in run_report().sections]
     assert " ".join(printed(render_table(replace(run_report(), sections=tuple(asking)))).split()).startswith(
         "It does not. Do this. Of 3 questions"
     )
     assert "25.0 % [10.0 %, 40.0 %]" in text
     assert "absent coverage: the page says what to log" in text
     sections = " ".join(printed(render_table(run_report(), ("sections",))).split())
-    positions = [sections.index(f"{one.severity} {one.question}") for one in run_report().by_severity]
+    positions = [sections.index(f"{section.severity} {section.question}") for section in run_report().by_severity]
     assert positions == sorted(positions)
     nothing = replace(
         run_report(), sections=tuple(section for section in run_report().sections if section.missing is not None)

@@ -45,11 +45,11 @@ def test_titles_name_facts_and_nothing_else_of_a_log_is_filled_in() -> None:
 
 def test_a_cell_reads_by_its_value() -> None:
     columns = (
-        Column("word", lambda one: Word("abcdefgh", note="twice"), limit=6),
-        Column("course", lambda one: Sparkline((0.0, 1.0), width=2)),
-        Column("absent", lambda one: None, "share"),
+        Column("word", lambda record: Word("abcdefgh", note="twice"), limit=6),
+        Column("course", lambda record: Sparkline((0.0, 1.0), width=2)),
+        Column("absent", lambda record: None, "share"),
         Column("number", "number", "rank"),
-        Column("estimate", "estimate", lambda one: "gap", interval_note=lambda one: one.why),
+        Column("estimate", "estimate", lambda record: "gap", interval_note=lambda record: record.why),
         Column("short", "estimate", "share"),
         Column("entry", entry("map", "there"), "count"),
         Column("none", entry("map", "absent"), "count"),
@@ -69,7 +69,7 @@ def test_a_cell_reads_by_its_value() -> None:
 
 
 def test_text_of_a_log_is_escaped_and_a_word_may_have_lines() -> None:
-    columns = (Column("log", "text"), Column("ours", lambda one: Word("two\nlines")))
+    columns = (Column("log", "text"), Column("ours", lambda record: Word("two\nlines")))
     assert lines_of(View("records", columns), [Record(text="a\nb\x1b")])[2:] == [
         r"a\x0ab\x1b  two",
         "            lines",
@@ -87,7 +87,7 @@ def test_rows_that_are_left_out_are_counted_once() -> None:
 
 
 def test_a_page_has_the_same_columns_unrounded() -> None:
-    columns = (Column("name", "name", limit=1), Column("share", lambda one: one.share / 3, "share", "never said"))
+    columns = (Column("name", "name", limit=1), Column("share", lambda record: record.share / 3, "share", "never said"))
     (table,) = tabulate("caption", columns, [Record(name="long", share=1.0)], folded_as="fold")
     assert [(column.title, column.style) for column in table.columns] == [("name", "text"), ("share", "share")]
     assert (table.rows, table.folded_as, table.by_step) == ((("long", 1.0 / 3),), "fold", False)
@@ -133,14 +133,14 @@ def test_words_that_all_parameters_share_are_left_out(name: str, short: str) -> 
 def test_a_course_is_a_chart_and_a_single_step_is_none() -> None:
     (chart,) = lines_over([1, 4], "norms", {"logged": [0.5, None]}, y_label="norm", kinds={"logged": "logged"})
     assert (chart.kind, chart.places, chart.x_label, chart.y_range) == ("lines", (1, 4), "step", None)
-    assert [(one.name, one.values, one.kind) for one in chart.series] == [("logged", (0.5, None), "logged")]
+    assert [(series.name, series.values, series.kind) for series in chart.series] == [("logged", (0.5, None), "logged")]
     assert lines_over([1], "norms", {"logged": [0.5]}, y_label="norm") == ()
 
 
 def test_a_view_is_plain_data_for_a_page() -> None:
     columns = (
-        Column("step {step},\nadvan-\ntage", lambda one: Word(one.name, "fine", "never said")),
-        Column("course", lambda one: Sparkline((0.0, 1.0))),
+        Column("step {step},\nadvan-\ntage", lambda record: Word(record.name, "fine", "never said")),
+        Column("course", lambda record: Sparkline((0.0, 1.0))),
         Column("share", "share", "share"),
     )
     view = View("records", columns, lambda all: Selection(all[:1], {"step": 3}, ("1 more",)), ("said elsewhere",))

@@ -170,4 +170,4 @@ def test_no_two_tones_look_alike_even_with_sixteen_colors(system: ColorSystem) -
     shown = [
         Color.parse(style).downgrade(system).number for style in (*filter(None, words.STYLES.values()), words.QUIET)
     ]
-    assert all(one != other for one, other in itertools.combinations(shown, 2))
+    assert all(first != other for first, other in itertools.combinations(shown, 2))

@@ -123,7 +123,7 @@ def test_a_number_that_is_not_finite_is_its_name() -> None:
 def test_an_input_that_cannot_be_read_has_no_digest(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     document = build_document("x", {}, files=[tmp_path / "pipe", tmp_path / "gone"], definitions={})
-    assert [one["sha256"] for one in document["inputs"]] == [None, None]
+    assert [entry["sha256"] for entry in document["inputs"]] == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_the_table_names_each_claim_and_what_would_settle_it(cli: Cli, log: Path
 
 def test_samples_are_those_that_are_named(cli: Cli, log: Path, samples: tuple[Path, Path]) -> None:
     done = cli("claims", log, "--samples", samples[0], "--samples", samples[1], "--json", "-q")
-    (row,) = [one for one in json.loads(done.out)["result"]["claims"] if one["name"] == "reach.compression"]
+    (row,) = [claim for claim in json.loads(done.out)["result"]["claims"] if claim["name"] == "reach.compression"]
     assert row["estimate"]["value"] == pytest.approx(2 / 6)
     assert (row["verdict"], row["null"]["value"]) == ("cannot_tell", 0.0)
 

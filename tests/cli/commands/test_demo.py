@@ -59,7 +59,10 @@ def test_every_command_of_the_tour_parses_and_asks_for_steps_whose_weights_the_d
         with command().commands[name].make_context(name, [*arguments]) as context:
             assert context.params
         steps |= {
-            int(step) for at, word in enumerate(arguments) if word == "--step" for step in arguments[at + 1].split(",")
+            int(step)
+            for index, word in enumerate(arguments)
+            if word == "--step"
+            for step in arguments[index + 1].split(",")
         }
     assert steps
     assert not [step for step in steps if (step - 1) % config.checkpoint_every or step > config.steps]

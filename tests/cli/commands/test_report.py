@@ -66,7 +66,7 @@ def test_a_run_of_ours_answers_all_but_versions(cli: Cli, tiny_run: Path, tmp_pa
     )
     without = ("--step", "1", "--max-tokens", "0", "--json")
     left_out = json.loads(cli("report", tiny_run, "--output", tmp_path / "b.html", *without).out)
-    missing = next(one["missing"] for one in left_out["result"]["sections"] if one["name"] == "tokens")
+    missing = next(section["missing"] for section in left_out["result"]["sections"] if section["name"] == "tokens")
     assert "as asked (--max-tokens 0)" in missing
 
 

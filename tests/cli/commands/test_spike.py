@@ -39,7 +39,7 @@ def test_without_weights_the_log_alone_tells(cli: Cli, log: Path) -> None:
 
 @pytest.mark.parametrize("command", [("spike", "--step", "1"), ("claims", "--no-gradients")])
 def test_the_reward_may_be_named(cli: Cli, command: tuple[str, ...], tmp_path: Path) -> None:
-    rows = [{"step": at // 4, "task": f"t{at // 2}", "neat": at % 2} for at in range(16)]
+    rows = [{"step": row // 4, "task": f"t{row // 2}", "neat": row % 2} for row in range(16)]
     log = write_lines(tmp_path / "own.jsonl", *rows)
     named = ("--reward-column", "neat", "--group-column", "task")
     assert (cli(*command, log).code, cli(*command, log, *named).code) == (2, 0)

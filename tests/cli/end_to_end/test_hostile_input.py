@@ -31,7 +31,7 @@ LONG = '{"global_step": 1, "step": 1, "a": %s}' % ("9" * 5000)
 
 
 def rows(num_rows: int = 16, **fields: Any) -> list[dict[str, Any]]:
-    return [{"step": 1, "prompt_id": f"p{at // 4}", "reward": float(at % 2)} | fields for at in range(num_rows)]
+    return [{"step": 1, "prompt_id": f"p{row // 4}", "reward": float(row % 2)} | fields for row in range(num_rows)]
 
 
 def own_run(path: Path, num_steps: int = 3) -> Path:
@@ -102,7 +102,7 @@ def rewritten(run: Path, change: Callable[[pa.Table], pa.Table]) -> None:
 def test_a_key_that_stands_there_twice_counts_as_its_last(cli: Cli, tmp_path: Path) -> None:
     log = write_lines(tmp_path / "a.jsonl", *rows(), '{"step": 1, "prompt_id": "p0", "reward": 1, "reward": null}')
     quarantined = json.loads(cli("degeneracy", log, "--json").out)["result"]["quarantined"]
-    assert [(one["reason"], one["num_rows"]) for one in quarantined["reasons"]] == [("the reward is null", 1)]
+    assert [(reason["reason"], reason["num_rows"]) for reason in quarantined["reasons"]] == [("the reward is null", 1)]
 
 
 def test_two_columns_of_one_name_are_no_rewards(cli: Cli, tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_counts_declare_no_more_samples_than_are_read(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(samples, "MAX_SAMPLES", 10_000)
-    counts = [{"task_id": f"t{at}", "n": 3000, "c": at} for at in range(4)]
+    counts = [{"task_id": f"t{task}", "n": 3000, "c": task} for task in range(4)]
     refused(cli("passk", write_lines(tmp_path / "a.jsonl", *counts)), "holds more than 10,000 samples")
 
 
@@ -308,7 +308,7 @@ def test_a_gate_fails_where_most_rows_cannot_be_used_and_shows_a_few(cli: Cli, t
     gate = ("check", log, "--require", "frac_reward_zero_std <= 0.5")
     junit = cli(*gate, "--format", "junit")
     assert junit.code == 1
-    cases = {one.get("name"): one for one in ElementTree.fromstring(junit.out)}
+    cases = {case.get("name"): case for case in ElementTree.fromstring(junit.out)}
     failure = cases["frac_set_aside <= 0.1"].find("failure")
     assert failure is not None
     assert "1,000 rows: the line is not JSON (first at " in str(failure.text)

@@ -84,7 +84,7 @@ def test_a_gate_never_names_what_needs_rollouts_as_the_next_step(cli: Cli) -> No
 def test_runs_of_metrics_are_set_side_by_side(cli: Cli, tmp_path: Path) -> None:
     two = [str(LOGS / "log_history.json"), str(LOGS / "tinker_metrics.jsonl")]
     done = cli("compare", *two, "--json")
-    (pair, *_) = [one for one in result_of(done.out)["pairs"] if one["metric"] == "mean_frac_reward_zero_std"]
+    (pair, *_) = [pair for pair in result_of(done.out)["pairs"] if pair["metric"] == "mean_frac_reward_zero_std"]
     assert (done.code, pair["p_value"]) == (0, None)
     assert pair["difference"]["value"] == pytest.approx(0.15)  # over steps 1 to 9, which both have
     only_norms = tmp_path / "norms.csv"

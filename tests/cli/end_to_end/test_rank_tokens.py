@@ -24,10 +24,12 @@ def test_progress_moves_within_a_step_by_rollouts_tokens_and_groups(tiny_run: Pa
         (group.step, group.group_id): sum(len(rollout.completion_ids or ()) for rollout in group.rollouts)
         for group in read_steps(tiny_run)
     }
-    sampled = [one for one in result.spectra if one.label.group_size == 4 and one.tokens is not None]
-    for one in sampled:
-        assert one.tokens.method == "sampled"
-        assert one.tokens.frac_seen == pytest.approx(4 / lengths[one.label.step, one.label.group_id])
+    sampled = [
+        spectrum for spectrum in result.spectra if spectrum.label.group_size == 4 and spectrum.tokens is not None
+    ]
+    for spectrum in sampled:
+        assert spectrum.tokens.method == "sampled"
+        assert spectrum.tokens.frac_seen == pytest.approx(4 / lengths[spectrum.label.step, spectrum.label.group_id])
     assert sampled
     of_steps = [words for words in reports if words[1] == 2]
     done = [share for share, _, _ in of_steps]

@@ -78,7 +78,7 @@ def test_rank_prints_and_writes_once_what_one_process_does(
     assert not list(output.glob(".*"))
     results = [json.loads(text)["result"] for text in (alone.out, main.out)]
     assert results[0]["heldout_notes"] == results[1]["heldout_notes"] != []
-    expected, influences = ([row["influence"]["value"] for row in one["heldout_influences"]] for one in results)
+    expected, influences = ([row["influence"]["value"] for row in result["heldout_influences"]] for result in results)
     assert influences == pytest.approx(expected, rel=1e-3, abs=1e-6)
     assert len(influences) > 1
     first, two = map(singular_values, results)

@@ -31,7 +31,7 @@ def test_damaged_logs_are_read_refused_or_set_aside(tmp_path: Path) -> None:
 
 def test_a_case_can_be_made_again(tmp_path: Path) -> None:
     outcomes = [run_case(7, 3, tmp_path / "case", None) for _ in range(2)]
-    assert len({(one.subject, one.damage, one.command, one.code) for one in outcomes}) == 1
+    assert len({(outcome.subject, outcome.damage, outcome.command, outcome.code) for outcome in outcomes}) == 1
     assert len(subjects()) > 30
 
 
@@ -99,13 +99,15 @@ def test_a_log_that_changed_in_any_way_is_read_as_it_is(tmp_path: Path) -> None:
 def test_no_model_takes_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradscope.outside.limits._MAX_CPU_SECONDS", 1)
     names = ["intermediate_size 1000000", "template: endless loops", "code of the hub"]
-    assert {one.name: (one.code, one.why) for one in inputs.models(tmp_path, names)} == dict.fromkeys(names, (2, ""))
+    assert {outcome.name: (outcome.code, outcome.why) for outcome in inputs.models(tmp_path, names)} == dict.fromkeys(
+        names, (2, "")
+    )
 
 
 def test_a_large_folder_takes_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "a folder of 20,000 texts"
     monkeypatch.setitem(inputs.WORST, name, (partial(inputs.write_texts, number=2_000), inputs.WORST[name][1]))
-    assert [one.why for one in inputs.logs(tmp_path, [name])] == [""]
+    assert [outcome.why for outcome in inputs.logs(tmp_path, [name])] == [""]
 
 
 def test_what_was_recorded_stays_when_its_trainer_ends() -> None:

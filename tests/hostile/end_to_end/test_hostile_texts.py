@@ -16,17 +16,19 @@ pytestmark = pytest.mark.slow
 def write_hostile(folder: Path) -> None:
     """A log with each of the texts as prompt, id, completion, status, answer, reward function and more."""
     rows = []
-    for at, text in enumerate(TEXTS):
+    for index, text in enumerate(TEXTS):
         for sample in range(4):
-            rewards = {f"r{at}{text}" if sample < 2 else text: float(sample % 2)}
+            rewards = {f"r{index}{text}" if sample < 2 else text: float(sample % 2)}
             row = {
-                "step": 1 + at % 2,
+                "step": 1 + index % 2,
                 "prompt_id": text,
                 "prompt": text,
                 "completion": f"{text}{sample}",
                 "status": text,
             }
-            rows.append(row | {"reward": float(sample % 2 and at % 3), "answer": text, "rewards": rewards, text: text})
+            rows.append(
+                row | {"reward": float(sample % 2 and index % 3), "answer": text, "rewards": rewards, text: text}
+            )
     rows += [{"step": text, "prompt_id": text, "reward": text} for text in TEXTS]
     (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -53,7 +55,7 @@ def test_nothing_of_a_log_is_more_than_seen(shown: Path, tmp_path: Path) -> None
 
 
 def test_no_field_of_any_format_is_more_than_seen() -> None:
-    assert [one for one in campaign(12, seed=4) if one[1]] == []
+    assert [outcome for outcome in campaign(12, seed=4) if outcome[1]] == []
 
 
 @pytest.mark.parametrize(

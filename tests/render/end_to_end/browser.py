@@ -107,7 +107,7 @@ class Browser:
         return result
 
     def wait_for(self, event: str, session: str) -> None:
-        while not any(one["method"] == event and one.get("sessionId") == session for one in self.events):
+        while not any(seen["method"] == event and seen.get("sessionId") == session for seen in self.events):
             self.events.append(self._next())
 
     def _next(self) -> dict[str, Any]:
@@ -135,22 +135,24 @@ class Tab:
         return result["result"].get("value")
 
     def milliseconds(self) -> float:
-        metrics = {one["name"]: one["value"] for one in self.call("Performance.getMetrics")["metrics"]}
+        metrics = {metric["name"]: metric["value"] for metric in self.call("Performance.getMetrics")["metrics"]}
         return 1000.0 * float(metrics["TaskDuration"])
 
     def console(self) -> list[str]:
         """Everything that the page or the browser said of it, errors included."""
         kinds = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
-        return [json.dumps(one["params"]) for one in self._own(*kinds)]
+        return [json.dumps(event["params"]) for event in self._own(*kinds)]
 
     def requests(self) -> list[str]:
         """The addresses that were asked for, but for files and for what stands in the page itself."""
-        urls = [str(one["params"]["request"]["url"]) for one in self._own("Network.requestWillBeSent")]
+        urls = [str(event["params"]["request"]["url"]) for event in self._own("Network.requestWillBeSent")]
         return [url for url in urls if not url.startswith(("file:", "data:"))]
 
     def _own(self, *kinds: str) -> list[dict[str, Any]]:
         self.run("0")  # what was said before this answer has come
-        return [one for one in self._browser.events if one["method"] in kinds and one["sessionId"] == self._session]
+        return [
+            event for event in self._browser.events if event["method"] in kinds and event["sessionId"] == self._session
+        ]
 
     def printed(self) -> bytes:
         """The page on paper, without backgrounds, as the dialog of a browser prints it."""
@@ -206,7 +208,7 @@ def judged(browser: Browser, page: Path, pictures: Path | None = None) -> tuple[
             if pictures is not None:
                 for number, picture in enumerate(tab.pictures(), start=1):
                     (pictures / f"{page.stem}_{view}_{number:02}.png").write_bytes(picture)
-            wrong += [f"{view}: {kind}: {one}" for kind, result in tab.run(AUDIT).items() for one in result]
+            wrong += [f"{view}: {kind}: {complaint}" for kind, result in tab.run(AUDIT).items() for complaint in result]
     if pictures is not None:
         (pictures / f"{page.stem}.pdf").write_bytes(paper)
     figures = Figures(page.stat().st_size, max(times), len(re.findall(rb"/Type /Page\b", paper)))
@@ -234,7 +236,8 @@ def main() -> int:
             figures, wrong = judged(browser, page, options.pictures)
             sys.stdout.write(
                 f"{page.name}: {figures.num_bytes:,} bytes, {figures.milliseconds:.0f} ms of processor to open, "
-                f"{figures.sheets} sheets, {len(wrong)} complaints\n" + "".join(f"  {one}\n" for one in wrong)
+                f"{figures.sheets} sheets, {len(wrong)} complaints\n"
+                + "".join(f"  {complaint}\n" for complaint in wrong)
             )
             all_wrong += wrong
     return 1 if all_wrong else 0

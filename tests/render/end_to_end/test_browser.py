@@ -54,16 +54,16 @@ def test_the_audit_notices_what_is_wrong(browser: Browser, tmp_path: Path) -> No
         assert any("no" in words for words in tab.console())
         assert tab.requests() == ["http://127.0.0.1:9/pixel"]
         result = tab.run(AUDIT)
-    assert ["pale" in one for one in result["contrast"]] == [True]
-    assert ["tiny" in one for one in result["small"]] == [True]
-    assert ["beyond" in one for one in result["cut"]] == [True]
-    assert ["one" in one and "two" in one for one in result["overlap"]] == [True]
-    assert [one.startswith("BUTTON") for one in result["unnamed"]] == [True]
-    assert ["BUTTON" in one for one in result["target"]] == [True]
-    assert [one[:6] for one in result["structure"]] == ["two el", "#gone ", "H3 aft", "no lan"]
+    assert ["pale" in complaint for complaint in result["contrast"]] == [True]
+    assert ["tiny" in complaint for complaint in result["small"]] == [True]
+    assert ["beyond" in complaint for complaint in result["cut"]] == [True]
+    assert ["one" in complaint and "two" in complaint for complaint in result["overlap"]] == [True]
+    assert [complaint.startswith("BUTTON") for complaint in result["unnamed"]] == [True]
+    assert ["BUTTON" in complaint for complaint in result["target"]] == [True]
+    assert [complaint[:6] for complaint in result["structure"]] == ["two el", "#gone ", "H3 aft", "no lan"]
     assert result["wide"]
     _, wrong = judged(browser, page)
-    assert {one.split(":")[0] for one in wrong} == set(VIEWS)
+    assert {complaint.split(":")[0] for complaint in wrong} == set(VIEWS)
 
 
 @pytest.mark.parametrize("page", [lambda: render_page(run_report()), lambda: render_index(run_index())])
@@ -112,7 +112,7 @@ def test_a_table_of_many_rows_has_a_filter(browser: Browser, tmp_path: Path) -> 
 def test_a_link_opens_what_it_leads_to(browser: Browser, tmp_path: Path) -> None:
     """What is fine is folded; a link to it, or to what lies in it, opens it, and no script is needed to read it."""
     report = run_report()
-    section = next(one for one in report.sections if one.texts)
+    section = next(section for section in report.sections if section.texts)
     page = page_of(render_page(replace(report, sections=(replace(section, severity="fine"),))), tmp_path)
     inner = f"{section.name}-text-1"
     with opened(browser, page) as tab:

@@ -161,7 +161,7 @@ def test_the_screen_says_what_check_says(outputs: Outputs) -> None:
 def test_the_page_says_what_check_says(outputs: Outputs) -> None:
     signal = {section.name: section for section in outputs.page.sections}["signal"]
     for title, estimate, _ in signal.tables[0].rows:
-        (name,) = [one.name for one in CATALOG.values() if one.title == title and one.command == "degeneracy"]
+        (name,) = [entry.name for entry in CATALOG.values() if entry.title == title and entry.command == "degeneracy"]
         assert estimate == outputs.values.value(name).estimate, name
     document = document_of(outputs.page)["result"]
     missing = {section["name"] for section in document["sections"] if section["missing"] is not None}

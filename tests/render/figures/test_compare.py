@@ -34,7 +34,7 @@ def test_a_single_pair_is_named_once_in_the_subtitle() -> None:
 
 
 def write_metrics(path: Path, name: str, course: list[float]) -> Path:
-    return write_lines(path, *({"step": at, name: value} for at, value in enumerate(course, start=101)))
+    return write_lines(path, *({"step": step, name: value} for step, value in enumerate(course, start=101)))
 
 
 def test_runs_that_state_no_formulation_share_a_figure_with_what_they_log(tmp_path: Path) -> None:

@@ -89,13 +89,13 @@ def test_sparsity_has_a_course_over_steps_and_a_heat_map_without_weights_that_ha
     assert "rank_sparsity" in draw_figures(tokens)
     once = replace(tokens, steps=tokens.steps[:1], sparsity=tokens.sparsity[:1])
     assert "rank_sparsity" not in draw_figures(once)
-    *rest, last = sorted((one for one in report.sparsity if one.tensor is not None), key=lambda one: one.step)
+    *rest, last = sorted((point for point in report.sparsity if point.tensor is not None), key=lambda point: point.step)
     report = replace(report, sparsity=(*rest, replace(last, gini=ZERO)))
     figures = draw_figures(report)
     assert {"rank_sparsity", "rank_layers"} <= set(figures)
     axes = figures["rank_layers_sparsity"].axes[0]
     cells = [text for text in axes.texts if re.fullmatch(r"0\.\d\d", text.get_text())]
-    assert len(cells) == sum(one.step == last.step for one in rest) > 0
+    assert len(cells) == sum(point.step == last.step for point in rest) > 0
 
 
 def test_changes_of_weights_have_a_curve_only_over_several_checkpoints() -> None:
@@ -116,7 +116,7 @@ def test_a_gradient_is_drawn_beside_a_change_where_both_have_a_rank() -> None:
 
 def test_spectra_and_nulls_are_drawn_where_any_group_lives() -> None:
     report = examples.rank_report()
-    flat = tuple(replace(one, singular_values=(0.0,) * 8) for one in report.spectra)
+    flat = tuple(replace(spectrum, singular_values=(0.0,) * 8) for spectrum in report.spectra)
     dead = tuple(replace(point, profile=(), nulls={}) for point in report.curve)
     assert {"rank_spectrum", "rank_nulls"} <= set(draw_figures(report))
     assert not {"rank_spectrum", "rank_nulls"} & set(draw_figures(replace(report, spectra=flat, curve=dead)))

@@ -37,7 +37,7 @@ def test_a_long_name_of_a_bar_has_room_and_the_longest_bar_is_in_the_title() -> 
 
 def test_a_title_says_where_lines_begin_and_end() -> None:
     def title(*values: tuple[float | None, ...], kind: ChartKind = "lines") -> str:
-        series = tuple(Series(name=f"run {index}", values=one) for index, one in enumerate(values))
+        series = tuple(Series(name=f"run {index}", values=points) for index, points in enumerate(values))
         chart = Chart(title="Reward", kind=kind, places=(1, 2, 3), series=series)
         (figure,) = draw_figures(with_chart(chart)).values()
         return figure.texts[0].get_text()

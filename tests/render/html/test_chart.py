@@ -105,7 +105,7 @@ def test_long_labels_get_the_room_that_they_need() -> None:
             svg = ElementTree.fromstring(drawing(chart, "a", small=small))
             labels = [text for text in svg.iter("text") if text.get("text-anchor") == "end"]
             assert labels
-            assert all(float(one.get("x", 0)) > canvas.letter * len(one.text or "") for one in labels)
+            assert all(float(label.get("x", 0)) > canvas.letter * len(label.text or "") for label in labels)
             assert float(svg.get("viewBox", "").split()[2]) == canvas.width
 
 

@@ -193,7 +193,7 @@ def test_a_group_is_described_by_its_reward_and_its_part_of_the_gradient() -> No
 
 
 def test_a_rollout_is_described_by_what_was_logged_and_measured_of_it() -> None:
-    assert [PARTS.rollout_line(one) for one in MIXED.rollouts] == [
+    assert [PARTS.rollout_line(rollout) for rollout in MIXED.rollouts] == [
         "#0 · reward 1 · advantage 0.7 · +40.0 % of the gradient",
         "#1",
     ]
@@ -238,7 +238,7 @@ def test_without_advantages_a_completion_is_shaded_by_its_reward_beside_the_othe
     group = replace(MIXED, rollouts=rollouts)
     assert pages.advantage_shades(group) == [" up h2", " down h1", " down h1", ""]
     (_, first), _ = pages.to_read_of((replace(group, kind="mixed"), replace(NO_GRADIENT, kind="all fail")))[::-1]
-    assert [one.sample for one in first.rollouts] == [0, 1, 2, 3]
+    assert [rollout.sample for rollout in first.rollouts] == [0, 1, 2, 3]
     (_, first), _ = pages.to_read_of((replace(group, rollouts=rollouts[::-1]), replace(NO_GRADIENT, kind="all fail")))[
         ::-1
     ]

@@ -245,10 +245,10 @@ def test_what_the_result_has_is_offered_and_what_it_lacks_is_said() -> None:
 def test_every_name_has_a_table_in_some_result() -> None:
     token = replace(rank_examples.token_report(), token_curve=(rank_examples.token_point(),))
     longer = replace(long_run(20), findings=tuple("ABCDEFG"))
-    reports = [(one, len(words(one))) for one in (longer, token, *KINDS.values())]
+    reports = [(report, len(words(report))) for report in (longer, token, *KINDS.values())]
 
     def has_table(name: str) -> bool:
-        texts = ((words(one, name), least) for one, least in reports)
+        texts = ((words(report, name), least) for report, least in reports)
         return any(len(text) > least for text, least in texts if "There is no table" not in text)
 
     assert [name for name in TABLES["rank"] if not has_table(name)] == []
@@ -301,7 +301,7 @@ def test_tables_fit_80_columns_and_a_number_has_an_interval_or_a_reason_for_none
 
 
 def test_a_number_that_is_the_same_in_every_group_says_so() -> None:
-    (full,) = (replace(one, relative_noise={"group_mean": Estimate.exact(0.77)}) for one in REPORT.baselines)
+    (full,) = (replace(baseline, relative_noise={"group_mean": Estimate.exact(0.77)}) for baseline in REPORT.baselines)
     text = words(replace(REPORT, baselines=(full,)), "baselines")
     assert "group_mean 0.77¹" in text
     assert "¹ no interval: too few groups have a gradient, or all have this very value" in text
