@@ -83,7 +83,7 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
 def parting_sentence(first: str, second: str, moved: Jump) -> str:
     """Where the mean rewards of two runs part, and how far; ``moved`` is the jump of their difference."""
     return (
-        f"{second} parts from {first} at step {moved.step}: its mean reward minus the other's goes from "
+        f"{second} diverges from {first} at step {moved.step}: its mean reward minus the other's goes from "
         f"{moved.before:+.3g} to {moved.after:+.3g} and ends at {moved.end:+.3g} (medians of {moved.num_median} steps)."
     )
 

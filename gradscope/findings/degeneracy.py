@@ -194,8 +194,8 @@ def degeneracy_findings(
 
 def _faults(report: results.DegeneracyReport) -> Iterator[str]:
     for broken, whose, then in (
-        (report.source.broken_rewards, "reward", "an advantage of their groups is no number either"),
-        (report.source.broken_advantages, "logged advantage", "a loss that counts them is no number either"),
+        (report.source.broken_rewards, "reward", "an advantage of their groups is not a number either"),
+        (report.source.broken_advantages, "logged advantage", "a loss that counts them is not a number either"),
     ):
         if broken is not None:
             rollouts = counted(broken.num_rollouts, "rollout")
@@ -226,8 +226,8 @@ def copies_sentence(report: results.DegeneracyReport) -> str:
         return f"Groups differ in size but have {report.num_once} different completions each: rows were logged twice."
     if report.frac_copied <= _COPIED:
         return ""
-    text = f"{percent(report.frac_copied)} of completions in groups of equal rewards repeat another of their group"
-    return f"{text} to the letter: is the sampler greedy, are seeds shared, or did the policy collapse?"
+    text = f"{percent(report.frac_copied)} of completions in groups of equal rewards are exact copies of another there"
+    return f"{text}: is the sampler greedy, are seeds shared, or did the policy collapse?"
 
 
 def _share(report: results.DegeneracyReport) -> str:

@@ -518,7 +518,7 @@ def _shift(series: DegeneracyCourse) -> str:
     ):
         pairs = [(a, b) for a, b in zip(logged, shares, strict=True) if a is not None and b is not None]
         if len({share for _, share in pairs}) > 2 and all(abs(a - b) <= _SAME for a, b in pairs):
-            return f"They are those of the rollouts one step {name}: the trainer counts its steps otherwise."
+            return f"They are those of the rollouts one step {name}: the trainer counts its steps differently."
     return ""
 
 

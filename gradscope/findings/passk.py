@@ -28,8 +28,8 @@ def passk_findings(
         *(map(reach_finding, comparisons) if comparisons else reached),
         *_first_only(tables),
         *(
-            f"{table.name}: {number:,} samples repeat a long text of their prompt to the letter. A sure policy may do "
-            "so; copies (a file joined twice, temperature 0) are no independent samples, which pass@k assumes."
+            f"{table.name}: {number:,} samples are exact copies of another long text of their prompt. A sure policy "
+            "may repeat itself; copies (a file joined twice, temperature 0) are not independent samples, as pass@k needs."
             for table, number in zip(tables, num_copies, strict=False)
             if number
         ),

@@ -235,7 +235,7 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
     name, question = "differences", "What differs from the first run?"
     if not steps:
         return ReportSection(
-            name=name, question=question, missing="The runs have no step in common, so no stretch of one is another's."
+            name=name, question=question, missing="The runs have no step in common, so no steps can be compared."
         )
     first, *rest = [(name, _numbers(run, steps)) for name, run in runs.items()]
     tables = {name: run.judged_rewards for name, run in runs.items()}

@@ -366,7 +366,7 @@ def test_a_run_that_collapses_parts_from_one_that_does_not(tmp_path: Path) -> No
         rows = [{"step": s, "reward": (0.9 if s < 15 else end) + 0.07 * rng.normal()} for s in range(1, 41)]
         logs.append(write_lines(tmp_path / f"{name}.jsonl", *rows))
     first, second, *_ = compare_runs(*logs).findings
-    assert first.startswith("b.jsonl parts from a.jsonl at step 15: its mean reward minus the other's goes from ")
+    assert first.startswith("b.jsonl diverges from a.jsonl at step 15: its mean reward minus the other's goes from ")
     assert first.endswith("(medians of 5 steps).")
     assert second.startswith("Of means and trends over all steps none is beyond chance (2 looked at: mean reward, ")
     assert report_runs(logs).sections[0].findings[0] == first

@@ -170,7 +170,7 @@ def test_what_hides_dead_groups_is_said() -> None:
 
 def test_copies_and_rows_that_repeat_are_told_before_the_share(tmp_path: Path) -> None:
     for num_texts, num_extra, first, advice in (
-        (1, 0, "87.5 % of completions in groups of equal rewards repeat another", "Look at the sampler"),
+        (1, 0, "87.5 % of completions in groups of equal rewards are exact copies", "Look at the sampler"),
         (8, 5, "Groups differ in size but have 8 different completions each: rows", "Keep each rollout once"),
         (8, 0, "20 of 20 groups", "Every rollout passes"),
     ):

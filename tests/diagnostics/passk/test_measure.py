@@ -23,7 +23,7 @@ from tests.rollouts.readers.lines import write_lines
 def test_samples_that_repeat_are_told_once(tmp_path: Path) -> None:
     rows = [{"task_id": f"t{n % 20}", "completion": f"{n % 40} " * 40, "passed": n % 3 > 0} for n in range(80)]
     file, copy = (write_lines(tmp_path / name, *rows) for name in ("a.jsonl", "b.jsonl"))
-    copies = "40 samples repeat a long text of their prompt"
+    copies = "40 samples are exact copies of another long text"
     assert copies in " ".join(passk.measure_pass_at_k(file).findings)
     assert "b.jsonl is a.jsonl, byte for byte: " in passk.measure_pass_at_k(file, copy).findings[1]
     short = [{**row, "completion": row["completion"][:3]} for row in rows]  # as of a choice of four

@@ -97,7 +97,7 @@ _ENTROPY_ADVICE = {
 def _predicted(changes: Sequence[EntropyChange]) -> tuple[ReportTable, ...]:
     """What each recomputed step does to the entropy of its own tokens, with the logged entropies."""
     caption = (
-        "The entropy at the own tokens of each recomputed step. predicted = "
+        "The entropy at the tokens of each recomputed step. predicted = "
         f"{metric('entropy_change.cosine').formula}; measured = {metric('entropy_change.measured').formula}"
     )
     columns = (

@@ -186,7 +186,7 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     fifths = [steps[start : start + size] for start in (0, (len(steps) - size) // 2, len(steps) - size)]
     trend = _reward_trend(table, fifths) if len(steps) >= _MIN_STEPS_FOR_FIFTHS else None
     if trend is None:
-        return missing_section("reward", f"A course needs {_MIN_STEPS_FOR_FIFTHS} steps, there are {len(steps)}.")
+        return missing_section("reward", f"A trend needs {_MIN_STEPS_FOR_FIFTHS} steps, there are {len(steps)}.")
     means = table.sums(table.reward) / table.size
     is_relative = bool(np.ptp(means) <= EQUAL_REWARDS < np.ptp(table.reward))
     if is_relative:  # none could rise
@@ -269,7 +269,7 @@ def _verdicts(
         furthest = table.reward[far][np.argmax(np.abs(table.reward[far] - low))]
         yield _Verdict(
             f"Far from all others are the rewards of {counted(int(far.sum()), 'rollout')} (as {furthest:.3g}), "
-            f"where 98 % lie between {low:.3g} and {high:.3g}: beside such a one the others of its group are alike.",
+            f"where 98 % lie between {low:.3g} and {high:.3g}: next to one, the others of its group look equal.",
             "Look at what made it, and bound the reward.",
         )
     if not trend.falls and (gap := gap_sentence(np.unique(table.step).tolist())):

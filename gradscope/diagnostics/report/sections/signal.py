@@ -84,13 +84,13 @@ def _repeats(read: Lengths, report: DegeneracyReport) -> Iterator[tuple[str, str
     if not degeneracy.copies_sentence(report) and read.num_repeats and read.num_repeats >= _OFTEN * read.num_texts:
         share = percent(read.num_repeats / read.num_texts)
         yield (
-            f"{share} of completions repeat another of their group to the letter, and so its gradient: {_GREEDY}",
+            f"{share} of completions are exact copies of another in their group, as are their gradients: {_GREEDY}",
             "Look at the temperature and at the entropy; if answers are so short that they repeat, use fewer rollouts.",
         )
     if read.num_torn:
         yield (
-            f"In {counted(read.num_torn, 'group')} one and the same completion has several rewards: the reward depends "
-            "on something else than the text.",
+            f"In {counted(read.num_torn, 'group')} identical completions have different rewards: the reward depends on "
+            "something other than the text.",
             "Score one completion twice, and see what differs.",
         )
 

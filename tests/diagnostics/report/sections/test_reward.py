@@ -218,7 +218,7 @@ def test_a_held_out_score_beside_the_rollouts_that_falls_while_their_reward_rise
 
 def test_a_course_of_few_steps_or_of_one_prompt_is_not_judged() -> None:
     few = reward_section(inputs_of(run_of(*(group_of([0, 1], step=step) for step in range(9)))))
-    assert few.missing == "A course needs 10 steps, there are 9."
+    assert few.missing == "A trend needs 10 steps, there are 9."
     one_prompt = [group_of([0, step > 7], step=step, prompt="one") for step in range(10)]
     assert reward_section(inputs_of(run_of(*one_prompt))).severity == "unknown"
     solved = [group_of([step < 8] * 2, step=step, prompt=f"p{n}") for step in range(10) for n in range(12)]

@@ -59,8 +59,8 @@ def test_rollouts_that_are_one_text_are_told_with_what_it_does() -> None:
     dead = [with_fields(group_of([1] * 4, step=step, prompt=str(step)), completion=["seven"] * 4) for step in range(30)]
     few = [with_fields(group, completion=[*"aabc"]) for group in dead]
     for groups, severity, first in (
-        (same, "look", "In 3 groups one and the same completion has several rewards"),
-        (dead, "problem", "75.0 % of completions repeat"),  # what makes them dead
+        (same, "look", "In 3 groups identical completions have different rewards"),
+        (dead, "problem", "75.0 % of completions are exact copies"),  # what makes them dead
         (few, "problem", "30 of 30 groups"),
         (other, "fine", "0 of 3 groups"),
     ):
@@ -70,7 +70,7 @@ def test_rollouts_that_are_one_text_are_told_with_what_it_does() -> None:
         assert section.next_step.startswith("Look at the temperature") == first.startswith("75")
     torn = [with_fields(group_of([1, 0] * 6), completion=["a", *"abcdefghijk"])]
     section = signal.signal_section(inputs_of(run_of(*torn), degeneracy=degeneracy_of_run(run_of(*torn))))
-    assert section.findings[0].startswith("In 1 group one and the same completion has several rewards: ")
+    assert section.findings[0].startswith("In 1 group identical completions have different rewards: ")
     assert section.next_step == "Score one completion twice, and see what differs."
 
 
