@@ -29,7 +29,7 @@ def passk_findings(
         *_first_only(tables),
         *(
             f"{table.name}: {number:,} samples are exact copies of another long text of their prompt. A sure policy "
-            "may repeat itself; copies (a file joined twice, temperature 0) are not independent samples, as pass@k needs."
+            "may repeat itself; copies (a file joined twice, temperature 0) are not the independent samples of pass@k."
             for table, number in zip(tables, num_copies, strict=False)
             if number
         ),
