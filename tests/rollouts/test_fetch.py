@@ -44,9 +44,10 @@ def files_below(folder: Path) -> list[str]:
     return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
 
 
-def test_only_what_changed_is_copied_again(memory: Any, gets: list[str]) -> None:
+def test_only_what_changed_is_copied_again(memory: Any, gets: list[str], cache: Path) -> None:
     memory.pipe({"/run/1.jsonl": ROW, "/run/2.jsonl": ROW})
     folder = copied("memory://run")
+    assert folder.is_relative_to(cache / "gradscope" / "places")
     assert (folder / "1.jsonl").read_bytes() == ROW
     assert sorted(gets) == ["/run/1.jsonl", "/run/2.jsonl"]
     gets.clear()
