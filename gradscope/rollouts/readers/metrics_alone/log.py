@@ -258,7 +258,8 @@ def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]
     is_chosen = options.metric_run is not None or any(sum(have) == 1 for have in _with_reward(logs))
     if groups and (len(logs) < 2 or is_chosen):
         return
-    below = (group for inner in sorted(path.iterdir()) if inner.is_dir() for group in _in_folder(inner, options))
+    inners = {inner.resolve(): inner for inner in sorted(path.iterdir()) if inner.is_dir()}  # W&B links one
+    below = (group for inner in sorted(inners.values()) for group in _in_folder(inner, options))
     logs_below = list(islice(below, 2)) if groups else []  # next to a console of all runs those of each
     yield from chain(logs_below if len(logs_below) > 1 else (), below)
 
@@ -286,6 +287,12 @@ def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]
         yield from ((file,) for file in files)
         if files:
             return
+    for inner in sorted({file.parent for pattern in _LOGGERS for file in folder.glob(pattern)}):
+        yield from _in_folder(inner, options)
+
+
+_LOGGERS = ("runs/*/events.out.tfevents.*", "wandb/run-*/run-*.wandb")
+"""Where transformers' trainer and W&B log, below the folder of a run."""
 
 
 def _state_in(folder: Path, options: ReadOptions) -> Path | None:
@@ -505,7 +512,8 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str 
                 return replace(only, sentences=(*only.sentences, sentence))
         longest = max(list(compress(runs, have)) or runs, key=lambda run: run.num_rows)
         files = {run.first.rpartition(":")[0] for run in runs}
-        side_by_side = f"; side by side: gradscope report {shlex.quote(folder)}*" if len(files) == len(runs) else ""
+        holding = shlex.quote(os.path.commonpath([Path(file).parent for file in files]))
+        side_by_side = f"; side by side: gradscope report {holding}/*" if len(files) == len(runs) else ""
         raise InputError(
             f"{path} holds {len(names)} runs: {listed}.",
             hint=f"Choose one: --metric-run {shlex.quote(longest.name)}{side_by_side}",

@@ -452,12 +452,27 @@ def test_metrics_under_names_of_their_own_are_listed_with_the_option(
     assert run.metrics[run.every_step[1]]["reward"] == run.metrics[run.every_step[1]][key]
 
 
-def test_runs_with_a_file_each_are_offered_side_by_side(tmp_path: Path) -> None:
+@pytest.mark.parametrize("inner", ["", "logs"])
+def test_runs_with_a_file_each_are_offered_side_by_side(inner: str, tmp_path: Path) -> None:
+    (tmp_path / inner).mkdir(exist_ok=True)
     for index in range(3):
-        events = [scalar(step, b"train/reward", index / 4) for step in range(1, 9)]
-        (tmp_path / f"events.out.tfevents.{index}.host").write_bytes(b"".join(map(record, events)))
+        write_events(tmp_path / inner / f"events.out.tfevents.{index}.host", index / 4)
     hint = refused("holds 3 runs", read, tmp_path)
-    assert hint == f"Choose one: --metric-run 1; side by side: gradscope report {tmp_path}/*"
+    assert hint == f"Choose one: --metric-run 1; side by side: gradscope report {tmp_path / inner}/*"
+
+
+def write_events(file: Path, reward: float) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"".join(record(scalar(step, b"train/reward", reward)) for step in range(1, 9)))
+
+
+def test_events_are_found_where_the_trainer_of_transformers_writes_them(tmp_path: Path) -> None:
+    write_events(tmp_path / "a" / "runs" / "Feb25_host" / "events.out.tfevents.1.host", 0.25)
+    assert read(tmp_path / "a").metrics[8]["reward"] == read(tmp_path).metrics[8]["reward"] == 0.25
+    (tmp_path / "latest-run").symlink_to(tmp_path / "a")
+    assert read(tmp_path).metrics[8]["reward"] == 0.25
+    write_events(tmp_path / "b" / "runs" / "Feb26_host" / "events.out.tfevents.1.host", 0.5)
+    assert "side by side: gradscope report" in refused("holds metrics in 2 places", read, tmp_path)
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
