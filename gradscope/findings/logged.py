@@ -91,13 +91,13 @@ class DeadKind(Struct, frozen=True):
 def kind_of_dead(metrics: Sequence[MetricCourse]) -> DeadKind | None:
     """The kind that more than half of the dead groups are of; None where there is none, or that is not known."""
     # Where kinds are not logged the mean reward bounds them: no more groups can all pass than rollouts pass.
-    dead, reward = (metric_named(metrics, name) for name in ("frac_reward_zero_std", "reward"))
+    dead, reward, spread = (metric_named(metrics, name) for name in ("frac_reward_zero_std", "reward", "reward_std"))
     passing, failing = (metric_named(metrics, name) for name in ("frac_all_pass", "frac_all_fail"))
     if dead is None or dead.mean.value is None:
         return None
     if is_logged := passing is not None and failing is not None:
         shares = (passing.mean.value or 0.0, failing.mean.value or 0.0)
-    elif reward is None or reward.steps != dead.steps or not 0.0 <= min(reward.values) <= max(reward.values) <= 1.0:
+    elif reward is None or reward.steps != dead.steps or not _may_be_verdicts(reward, spread, dead):
         return None
     else:
         pairs = list(zip(dead.values, reward.values, strict=True))
@@ -107,6 +107,16 @@ def kind_of_dead(metrics: Sequence[MetricCourse]) -> DeadKind | None:
         )
     name: Literal["pass", "fail"] = "pass" if shares[0] > shares[1] else "fail"
     return DeadKind(name, max(shares), is_logged) if max(shares) > dead.mean.value / 2 else None
+
+
+_LEAST_SPREAD = 0.06  # standard deviation of 256 rewards of 0 and 1 of which one is another
+
+
+def _may_be_verdicts(reward: MetricCourse, spread: MetricCourse | None, dead: MetricCourse) -> bool:
+    """Whether rewards may be 0 and 1, by their mean and by their spread, a mean over live and dead groups."""
+    spreads = zip(spread.values, dead.values, strict=True) if spread and spread.steps == dead.steps else ()
+    are_finer = any(0.0 < value < _LEAST_SPREAD * (1.0 - share) for value, share in spreads)
+    return 0.0 <= min(reward.values) <= max(reward.values) <= 1.0 and not are_finer
 
 
 TO_TRY = {

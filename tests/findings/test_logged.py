@@ -138,6 +138,8 @@ def test_dead_groups(values: tuple[float, ...], sentence: str) -> None:
         ({"reward": (0.5, 0.5)}, " logged steps."),
         ({"reward": (0.9, 1.1)}, " logged steps."),
         ({"reward": (0.9,)}, " logged steps."),
+        ({"reward": (0.9, 0.9), "reward_std": (0.05, 0.011)}, " logged steps."),
+        ({"reward": (1.0, 1.0), "reward_std": (0.05, 0.013)}, " If rewards are 0 and 1, 80.0 % of groups all pass."),
         (
             {"reward": (0.5, 0.5), "frac_all_pass": (0.7, 0.7), "frac_all_fail": (0.1, 0.1)},
             " 70.0 % of groups all pass.",

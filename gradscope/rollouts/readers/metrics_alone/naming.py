@@ -277,6 +277,7 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
     names = set(map(without_prefix, written))
     if "reward_std" not in names and not names.isdisjoint(MEAN_REWARDS):  # `reward` may be that of one response
         written = {name: key for name, key in written.items() if without_prefix(name) != "reward"}
+    written = {_flat(name): key for name, key in written.items()} | written
     for metric in COMMON:
         part = next(_candidates(metric, written), None)
         if part is None and metric.name in _GROUPS:
@@ -420,8 +421,15 @@ def parse_metric_columns(words: Sequence[str] | None) -> dict[str, str]:
 
 def _candidates(metric: CommonMetric, written: Mapping[str, str]) -> Iterator[Derived]:
     """Its formulas in a log's keys, which ``written`` has by the names that trainers give them and by their own."""
-    for derived, prefix in product((*map(_as_logged, metric.keys), *metric.derived), ("", _PREFIX)):
-        keys = {key: written[prefix + key] for key in derived.keys if prefix + key in written}
-        if len(keys) == len(derived.keys):
+    formulas = (*map(_as_logged, metric.keys), *metric.derived)
+    for is_flat, derived, prefix in product((False, True), formulas, ("", _PREFIX)):
+        names = {key: _flat(prefix + key) if is_flat else prefix + key for key in derived.keys}
+        if written.keys() >= set(names.values()):
+            keys = {key: written[name] for key, name in names.items()}
             formula = reduce(lambda text, key: text.replace(key, keys[key]), keys, derived.formula)
             yield replace(derived, keys=tuple(keys.values()), formula=formula)
+
+
+def _flat(name: str) -> str:
+    """A name as tables and databases spell it that have no other separators."""
+    return name.replace("/", "_").replace(".", "_")

@@ -39,6 +39,10 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"batch/solve_none": 0.5, "batch/solve_all": 0.25, "batch/solve_partial": 0.25}, "frac_all_fail", 0.5),
         ({"train/num_groups_trainable": 6.0, "train/num_groups_submitted": 8.0}, DEAD, 0.25),
         ({"critic/rewards/mean": 2.0, "critic/score/mean": 1.0}, "reward", 1.0),
+        ({"critic_rewards_mean": 2.0, "critic_score_mean": 1.0}, "reward", 1.0),  # as columns of a table are spelled
+        ({"response_length_clip_ratio": 0.25}, "completions/clipped_ratio", 0.25),
+        ({"batch.solve_none": 0.5, "batch.solve_all": 0.25}, DEAD, 0.75),
+        ({"reward/mean": 2.0, "reward": 1.0}, "reward", 1.0),
         ({"rewards/train/mean": 0.25, "rewards/train/score/mean": 1.0}, "reward", 1.0),
         ({"train/reward": 3.0, "avg_reward": 1.0}, "reward", 1.0),
         ({"train/reward": 3.0, "train/reward_std": 0.5, "train/avg_reward": 1.0}, "reward", 3.0),
