@@ -264,6 +264,17 @@ def test_a_collapse_just_before_the_end_is_no_rise(num_late: int, falls: bool) -
     assert (drops in logged.reward_sentence(reward)) == falls
 
 
+@pytest.mark.parametrize(
+    ("late", "numbers"), [((0.4, 0.2, 0.1), {19, 20}), ((0.7, 0.2, 0.1), {0}), ((0.2, 0.1, 0.7), {0})]
+)
+def test_a_collapse_of_the_last_three_steps_is_a_fall(late: tuple[float, ...], numbers: set[int]) -> None:
+    """A published run was stopped at .08 after .77, and where it goes was left open."""
+    steady = [np.random.default_rng(seed).normal(0.7, scale=0.05, size=70).tolist() for seed in range(20)]
+    sentences = [logged.reward_sentence([series("reward", *values, *late)]) for values in steady]
+    drops = re.compile(r"falls: .*; it drops at step 710 from 0\.[67]\d*, to 0\.1 at the last, 730\.")
+    assert sum(drops.search(sentence) is not None for sentence in sentences) in numbers
+
+
 @pytest.mark.parametrize("fraction", [0.3, 0.5, 0.7, 0.9])
 def test_a_cliff_anywhere_is_a_fall_and_a_dip_is_none(fraction: float) -> None:
     """At 70 % of a run it left residuals about a cubic so large that the fall was within its error."""
