@@ -23,7 +23,7 @@ from gradscope.rollouts.readers import column_roles
 from gradscope.rollouts.readers.evaluations.shapes import refuse_lone_list
 from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, list_of, step_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, list_names, peek
+from gradscope.rollouts.readers.parsing.records import ReadRequest, are_turns, list_names, peek, refuse_turns
 from gradscope.rollouts.readers.parsing.settings import leaves_in
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, document_bytes, expand, files_like, stem_of, suffix_of
 from gradscope.say import counted
@@ -132,6 +132,10 @@ def refuse_unrecognized(request: ReadRequest) -> NoReturn:
     candidates = scores or [name for name in _like_rewards(rows) if not column_roles.is_of_call(name, entries)]
     if not candidates and len(rows) > 1:
         candidates = _like_rewards([dict(leaves_in(row)) for row in rows])
+    if column_roles.resolve_columns(entries, request.columns).reward is not None and are_turns(
+        {name: [row.get(name) for row in with_entries] for name in entries}
+    ):
+        refuse_turns(request.path, None)
     columns = [name for name in entries if "." not in name or name in scores]  # others are many
     files = request.path.rglob("*.*") if not columns and request.path.is_dir() else ()
     logs = (file for file in islice(files, _MAX_FILES_BELOW) if suffix_of(file) or file.match(_EVENTS))
@@ -151,6 +155,7 @@ def refuse_unrecognized(request: ReadRequest) -> NoReturn:
         f"{seen} columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
     )
     reward = column_roles.resolve_columns(entries, request.columns).reward
+    are_objects = reward is not None and all(isinstance(row.get(reward), Mapping) for row in rows)
     hint = (
         "Name the columns with --reward-column, --group-column or --prompt-column and --step-column, counts with "
         "--n-column and --c-column, metrics with --metric-column, the reader with --reader: docs/logs.md lists them."
@@ -160,7 +165,9 @@ def refuse_unrecognized(request: ReadRequest) -> NoReturn:
             f"{request.path} lists {reward!r} and not all that were asked: of how many these are is not known.",
             hint="Give a file with a verdict for each: SWE-bench's report of the run, or the folder of */report.json.",
         )
-    if reward is not None:
+    if are_objects and not candidates:
+        hint = f"{reward!r} is an object of totals: give the file with a row for each sample or prompt."
+    elif reward is not None and not are_objects:
         prompt_like = [shlex.quote(name) for name in _like_prompts(rows) if name != reward] or ["NAME"]
         advice = "" if prompt_like != ["NAME"] else " Where no column does, write the prompt, or its id, into each row."
         action = f"name what rollouts of a group share: --prompt-column {prompt_like[0]}"

@@ -318,11 +318,26 @@ def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str,
         ({"run_name": "b32", "final_validation_accuracy": "0.66"}, "'final_validation_accuracy' is of all prompts"),
         ({"id": "a", "params.run": 1, "metrics.exact_match": 0.1}, "'metrics.exact_match' is of all prompts"),
         ({"eval_reward": 0.5, "eval_runtime": 9.0}, "Name trainer_state.json, which is beside it"),
+        ({"study": "v2", "accuracy": {"ppo": {"n": 3}, "grpo": {"n": 3}}}, "'accuracy' is an object of totals: give"),
         ({"question": "p", "f1": 0.5}, "Name the columns with --reward-column"),
     ],
 )
 def test_totals_of_evaluations_are_refused_for_what_they_are(tmp_path: Path, row: dict[str, Any], hint: str) -> None:
     assert refusal(write_lines(tmp_path / "log.jsonl", row), "not a log|a trainer's totals").startswith(hint)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"action": "left", "reward": 0.1, "done": False},
+        {"action": {"left": 1}, "observation": {"done": False, "reward": 0.1}},
+        {"step": 1, "action": "left", "reward": 0.1, "cumulative_reward": 0.1},
+    ],
+)
+def test_the_steps_of_an_agent_are_no_rollouts_of_a_prompt(tmp_path: Path, row: dict[str, Any]) -> None:
+    message = "has a row for each step of an episode"
+    assert refusal(write_lines(tmp_path / "log.jsonl", row, row), message).startswith("Write a row an episode")
+    refusal(write_rows(tmp_path / "episode.json", {"task": "t", "steps": [row] * 3}), message)
 
 
 def test_a_verdict_in_words_is_named_before_one_that_never_differs(tmp_path: Path) -> None:

@@ -103,6 +103,8 @@ _EPISODE_END = re.compile(r"""\b(?:done|terminated)['"]?\s?[:=]\s?(?:true|false)
 _MAY_BE_METRICS = re.compile(r"[0-9]|step", re.IGNORECASE)
 _MARKDOWN = re.compile(r"(?<!\*)\*\*(?!\*)|^\s*(?:\*|[0-9]{1,3}\.)\s")
 """What a completion has that is printed, whose steps are those of a solution: bold text and items of lists."""
+_HEADING_WITHIN = re.compile(r"\s*(?:\S+\s+){6,}#{2,6}\s")
+"""The heading of such a step behind more words than a logger puts before a line: its total loss may be of dollars."""
 _ENDED = "train_runtime"  # a key of what a trainer prints at its end
 _MARKS = (
     *("'loss':", "'reward':", "'grad_norm':", "'train/", "'rollout/", f"'{_ENDED}':"),
@@ -221,6 +223,8 @@ class PrintedLines:
         else:
             self._before = self._line(location, text)
             if self._before and _MARKDOWN.search(text) and not any(map(_REWARD_OR_LOSS.search, self._before)):
+                self._before = {}
+            if self._before and "##" in text and _HEADING_WITHIN.match(text):
                 self._before = {}
         if self._before:
             self._has_step = True

@@ -309,13 +309,15 @@ _BINARY = 4096  # bytes of a file without a known suffix that are searched for a
 
 _EPISODE_ENDS = ("done", "is_done", "terminated", "terminal", "is_terminal")
 _NEXT_STATES = {"next_obs", "next_state", "next_observation"}
+_RUNNING_SUM = {"action", "cumulative_reward"}
 
 
 def are_turns(columns: Mapping[str, Sequence[Any]]) -> bool:
     """Whether rows with a step are those of episodes in an environment: most of them do not end one."""
-    ends = next((columns[name] for name in _EPISODE_ENDS if name in columns), ())
+    by_name = {name.rpartition(".")[2]: cells for name, cells in columns.items()}
+    ends = next((by_name[name] for name in _EPISODE_ENDS if name in by_name), ())
     num_within = sum(text_of(cell).lower() in ("false", "0", "0.0") for cell in ends)
-    return num_within > len(ends) / 2 or not _NEXT_STATES.isdisjoint(columns)
+    return num_within > len(ends) / 2 or not _NEXT_STATES.isdisjoint(columns) or columns.keys() >= _RUNNING_SUM
 
 
 def refuse_turns(path: Path, step: str | None) -> NoReturn:

@@ -260,6 +260,8 @@ def test_a_block_without_a_step_or_numbers_stays_as_it_is(text: str) -> None:
         ("**Step 1:** Total weekly consumption = 3.5 pounds/duck * 10 ducks = 35 pounds", None),
         ("* We add the distances from Step 1 and Step 2: 124 km + 372 km = 596 km.", None),
         ("  3. In step 2, x = 24", None),
+        ("  ...8400 - 7000 = **1400 tires** ↵  ### Step 6: The loss ↵ - Total loss = 1400 * 250", None),
+        ("2026-12-01 10:00:00,123 - INFO - ### Step 7: loss = 0.5 ###", 7),
         ("**step 7** reward=0.5, kl=0.1", 7),
         ("* step 7: loss = 0.5", 7),
         ("***** step 7: accuracy = 0.5 *****", 7),
