@@ -100,7 +100,7 @@ RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "e
 ARMS = (
     *("condition", "method", "strategy", "variant", "setting", "approach", "baseline", "arm", "algorithm", "framework"),
     *("prompt_type", "prompt_style", "effort", "budget", "mode", "model_id", "checkpoint", "temperature"),
-    *("phase", "stage", "version", "adapter", "agent", "system"),
+    *("phase", "stage", "version", "adapter", "agent", "system", "sampler", "decoding", "sampling_method"),
 )
 """Names of columns that set policies apart where they differ within a prompt of an evaluation."""
 BENCHMARKS = (
@@ -394,7 +394,9 @@ def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 _BEGINNING = 40  # characters of a question: the answers it offers may be in another order each time
 _TALK_ANSWERS = re.compile(r"answer|info\.(\w+_)?(seed|id|idx|index|answer|target|secret|word)")
 """What stands next to a conversation as its right answer does."""
-_COUNTS_ROWS = re.compile(r"seed|(^|_)(id|idx|index|number|num|rank|fold|worker|device|gpu|node|batch)$", re.IGNORECASE)
+_COUNTS_ROWS = re.compile(
+    r"(?i)seed|(^|_)(id|idx|index|n[or]|num(ber)?|rank|fold|worker|device|gpu|node|batch|sample|trial|attempt|run|repeat)$"
+)
 """Names of columns whose numbers or words tell rows apart, and set nothing."""
 _BY_DESIGN = 10  # prompts that do not by chance have all their samples divided into parts of one size
 
@@ -519,6 +521,8 @@ def setting_columns(
     known_names = {*arms, *astuple(columns), *reward_columns(present, "")}
     free = (name for name in present if name not in known_names and not _COUNTS_ROWS.search(name))
     levels = (name for name in free if _are_levels(groups, name) or _are_conditions(groups, name, columns.reward))
+    templates = (name for name in ("prompt", "instruction") if key_of(columns) not in (None, name))
+    arms += tuple(name for name in templates if _num_of(rows, name) < len(groups))  # or their names
     named = [arm for arm in arms if sum(_num_of(group, arm) > 1 for group in groups) > len(groups) / 2]
     # What each policy has one value of, as the time that its samples took, sets nothing more apart.
     policies = (*POLICIES, *named)

@@ -160,7 +160,14 @@ def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) ->
 
 SETTINGS: dict[str, tuple[float, ...]] = {"alpha": (-1.0, 0.0, 0.5), "max_tokens": (512, 2048), "k": (1, 2, 4)}
 SAMPLE_NUMBERS: dict[str, tuple[float, ...]] = {
-    **{"attempt_no": (1, 2, 3), "repeat": (0, 1), "rng_seed": (42, 7), "node_id": (3, 8), "is_chosen": (True, False)},
+    **{
+        "attempt_no": (1, 2, 3),
+        "sample": (5, 6, 7),
+        "repeat": (0, 1),
+        "rng_seed": (42, 7),
+        "node_id": (3, 8),
+        "is_chosen": (True, False),
+    },
     "format": (0.5, 0.0, 0.5),  # not equally often
 }
 
@@ -211,10 +218,22 @@ def test_words_also_divide_rows_with_counts(name: str, tmp_path: Path) -> None:
         assert len(read_run(write(tmp_path / "b.jsonl", *uneven)).groups) == 20
 
 
-def test_templates_of_the_same_questions_are_policies(tmp_path: Path) -> None:
-    rows = [{"prompt": word, "question": f"{i}?", "correct": i % 2} for word in ("cot", "none") for i in range(10)]
+@pytest.mark.parametrize(
+    ("name", "key", "num"),
+    [("prompt", "question", 10), ("prompt", "problem", 4), ("prompt", "task_id", 4), ("instruction", "task_id", 4)],
+)
+def test_templates_of_the_same_questions_are_policies(name: str, key: str, num: int, tmp_path: Path) -> None:
+    rows = [
+        {name: word, key: f"{i}?", "sample": sample, "correct": (i + sample) % 2}
+        for word in ("cot", "none")
+        for i in range(num)
+        for sample in (5, 6, 7)
+    ]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
-    assert (len(run.groups), reward_table(run.groups).policies) == (20, ("cot", "none"))
+    assert (len(run.groups), reward_table(run.groups).policies) == (2 * num, ("cot", "none"))
+    own = [row | {name: f"{row[name]} {index} {row[key]}"} for index, row in enumerate(rows)]  # with drawn examples
+    if key == "task_id":
+        assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *own)).groups} == {6}
 
 
 def test_metrics_beside_the_parameters_of_a_sample_are_its_own(tmp_path: Path) -> None:
