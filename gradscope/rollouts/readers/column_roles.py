@@ -24,7 +24,6 @@ from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.records import list_names
 from gradscope.rollouts.readers.parsing.tables import STEP_NAMES, entry_in
-from gradscope.rollouts.readers.reduction.columns import Cells
 from gradscope.rollouts.readers.reduction.numbers import step_numbers
 
 USUAL: dict[str, tuple[str, ...]] = {
@@ -57,7 +56,7 @@ RIGHT_ANSWER = re.compile(
 
 REWARD_LISTS = (
     *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
-    *("verdicts", "graded_list", "correct_list", "accs"),  # of LiveCodeBench and others
+    *("verdicts", "grading", "graded_list", "correct_list", "accs"),  # of LiveCodeBench and others
     *("rollout_rewards", "group_rewards", "all_rewards", "sample_rewards", "correctness_math_verify"),
 )
 TEXT_LISTS = (
@@ -274,24 +273,16 @@ def are_words(cells: Iterable[Any]) -> bool:
     return texts != [] and all(isinstance(cell, str) and cell.strip().lower() in VERDICTS for cell in texts)
 
 
+def are_other_texts(cells: Iterable[Any]) -> bool:
+    """Whether cells are text, none a number, and not all verdicts."""
+    texts = list(cells)
+    return not are_words(texts) and all(isinstance(cell, str) and math.isnan(as_number(cell)) for cell in texts)
+
+
 def are_numbers_in_text(cells: Iterable[Any]) -> bool:
     """Whether cells, but for null, are text that is a number or a truth value, every one: mixed, they are a fault."""
     texts = [cell for cell in cells if cell is not None]
     return texts != [] and all(isinstance(cell, str) and not math.isnan(as_number(cell)) for cell in texts)
-
-
-_TRIAL_VERDICT = "is_resolved"  # Terminal-Bench's, whose accuracy and pass@k count a trial that ended without as failed
-_NO_VERDICT = "Trials without a verdict (is_resolved is null) failed, as in Terminal-Bench's own accuracy."
-
-
-def judged_rows(rows: Cells, reward: str | None, *, in_words: bool) -> tuple[Cells, Mapping[str, Flags]]:
-    """Rows with numbers for verdicts, 0 where a benchmark counts a missing one so, and a sentence about which, [R]."""
-    if in_words:
-        rows = rows.changed(reward or "", lambda cells: [verdict_of(parse.plain_cell(cell)) for cell in cells])
-    if reward != _TRIAL_VERDICT:
-        return rows, {}
-    judged = rows.changed(reward, lambda cells: [False if cell is None else cell for cell in cells])
-    return judged, {_NO_VERDICT: np.isnan(rows.numbers(reward)) & ~np.isnan(judged.numbers(reward))}
 
 
 def only_text(rows: Sequence[Mapping[str, Any]], name: str) -> str:
@@ -360,15 +351,19 @@ def columns_of_rows(rows: Sequence[Mapping[str, Any]], named_by_user: ColumnName
     """A column a role of some rows, entries of their objects among them; none of no rows, as of a console."""
     rows = with_entries(rows, named_by_user)
     columns = resolve_columns(columns_in(rows), named_by_user) if rows else ColumnNames()
-    return with_question(rows, columns, named_by_user)
+    return by_cells(rows, columns, named_by_user)
 
 
-def with_question(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, named_by_user: ColumnNames) -> ColumnNames:
+def by_cells(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, named_by_user: ColumnNames) -> ColumnNames:
     """The columns with the question as prompt where what is called one is a template, its name or settings.
 
     Most of these stand next to several questions, of which there are more; a column of another name than question or
-    problem, as what the policy asked a search engine, counts only next to one that is the same throughout.
+    problem, as what the policy asked a search engine, counts only next to one that is the same throughout. The reward
+    is none of text, as a right answer that is called correct, where there is another.
     """
+    if columns.reward and named_by_user.reward is None and are_other_texts(row.get(columns.reward) for row in rows):
+        no_texts = [name for name in columns_in(rows) if not are_other_texts(row.get(name) for row in rows)]
+        columns = replace(columns, reward=resolve_columns(no_texts, ColumnNames()).reward or columns.reward)
     prompt, by_prompt = columns.prompt or "", dict[str, list[str]]()
     names = [name for name in columns_in(rows) if name != prompt]
     question = resolve_columns(names if prompt and named_by_user.prompt is None else (), ColumnNames()).prompt or ""

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.outside.plain_json import parse_json
-from gradscope.rollouts.arrays import Counts, to_floats, without_answers
+from gradscope.rollouts.arrays import Counts, Flags, to_floats, without_answers
 from gradscope.rollouts.groups import REWARD, Tokens, numbered_policies
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.column_roles import RESPONSE_IDS, are_held_out, judged_rows, key_of
+from gradscope.rollouts.readers.column_roles import RESPONSE_IDS, are_held_out, key_of, verdict_of
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.tables import read_rows
@@ -76,7 +76,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             else:
                 cut = partial(parse.before_answer, num_turns=self.num_turns)
                 rows = rows.changed(names.prompt or "", lambda cells: [cut(parse.plain_cell(cell)) for cell in cells])
-        rows, noted = judged_rows(rows, names.reward, in_words=self.in_words)
+        rows, noted = _judged_rows(rows, names.reward, in_words=self.in_words)
         sampled_by, qualifiers = _joined_texts(rows, self.policies), _joined_texts(rows, self.qualifiers)
         policies, policy = numbered_policies(sampled_by)
         numbers = self._numbers(rows) | policy
@@ -281,3 +281,17 @@ def _per_token(values: list[Any], num_ids: int, sampled: list[bool] | None = Non
         return values
     remaining = iter(values)
     return [next(remaining) if is_sampled else 0 for is_sampled in sampled]
+
+
+_TRIAL_VERDICT = "is_resolved"  # Terminal-Bench's, whose accuracy and pass@k count a trial that ended without as failed
+_NO_VERDICT = "Trials without a verdict (is_resolved is null) failed, as in Terminal-Bench's own accuracy."
+
+
+def _judged_rows(rows: Cells, reward: str | None, *, in_words: bool) -> tuple[Cells, Mapping[str, Flags]]:
+    """Rows with numbers for verdicts, 0 where a benchmark counts a missing one so, and a sentence about which, [R]."""
+    if in_words:
+        rows = rows.changed(reward or "", lambda cells: [verdict_of(parse.plain_cell(cell)) for cell in cells])
+    if reward != _TRIAL_VERDICT:
+        return rows, {}
+    judged = rows.changed(reward, lambda cells: [False if cell is None else cell for cell in cells])
+    return judged, {_NO_VERDICT: np.isnan(rows.numbers(reward)) & ~np.isnan(judged.numbers(reward))}

@@ -273,7 +273,7 @@ def _known_columns(request: records.ReadRequest, first: _FirstRows) -> ColumnNam
             listed = records.list_names(first.names)
             raise InputError(f"{request.path} has no column {role}; its columns are {listed}.", hint=hint)
     rows = first.many_with_entries
-    columns = _with_step(roles.with_question(rows, columns, request.columns), first)
+    columns = _with_step(roles.by_cells(rows, columns, request.columns), first)
     is_alone = request.columns.prompt_id is None and (columns.group or columns.step) is None
     if is_alone and columns.prompt_id is not None and columns.prompt is not None:
         ids = {parse.text_of(row.get(columns.prompt_id)) for row in rows}
@@ -446,7 +446,7 @@ _VERDICTS = frozenset(roles.USUAL["reward"][roles.USUAL["reward"].index("passed"
 
 def _require_numbers(request: records.ReadRequest, rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> None:
     path, name = request.path, columns.reward or ""
-    rewards: list[Any] = [row.get(name) for row in rows]
+    rewards: list[Any] = [row.get(name) for row in roles.with_entries(rows, request.columns)]
     is_named, is_answered = request.columns.reward is not None, columns.completion is not None
     is_one = len(rows) == len(expand(path)) == 1 and not is_answered
     is_sure = is_named or is_answered
@@ -462,9 +462,7 @@ def _require_numbers(request: records.ReadRequest, rows: Sequence[Mapping[str, A
         entries = list(dict.fromkeys(f"{name}.{entry}" for reward in rewards for entry in reward))
         message = f"has objects as {name!r}, with {records.list_names(entries)}."
         hint = f"Name the number that the trainer used, as in --reward-column {entries[0]}."
-    elif not roles.are_words(rewards) and all(
-        isinstance(reward, str) and reward and math.isnan(roles.as_number(reward)) for reward in rewards
-    ):
+    elif roles.are_other_texts(rewards) and all(rewards):
         message = f"has no numbers as {name!r}: the reward is text, {records.list_names(dict.fromkeys(rewards))}."
     elif is_one and name.rpartition(".")[2] in _AGGREGATE_REWARDS:
         message = f"has one row, without a response: its {name!r} is that of a whole evaluation."

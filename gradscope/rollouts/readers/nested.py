@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import UNSET, Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from gradscope.rollouts.arrays import Counts
 from gradscope.rollouts.read_options import ColumnNames
@@ -38,6 +38,7 @@ _PROMPT_KEYS = frozenset((*roles.USUAL["prompt"], *roles.USUAL["prompt_id"], *ro
     parse.CONVERSATION
 }
 _SINGULAR = {f"{name}s": name for names in roles.USUAL.values() for name in names}
+_PROMPT_LISTS = frozenset(f"{name}s" for name in _PROMPT_KEYS)
 _CHOSEN = re.compile(
     r"(^|_)(fail(ed|ures?)?|errors?|wrong|mistakes?|miss(es|ed)|(in)?correct|(un)?solved|success(es|ful)?|passed)(_|$)",
     re.IGNORECASE,
@@ -109,7 +110,9 @@ def layout_of(rows: Sequence[Mapping[str, Any]], named: ColumnNames) -> Layout |
     for _ in range(_MAX_LEVELS):
         outer = [(layout, next(rows_within(first, layout), {})) for layout in layouts]
         layouts = [
-            (*layout, level) for layout, row in outer for level in _levels_in(row, bool(layout and layout[-1].columns))
+            (*layout, level)
+            for layout, row in outer
+            for level in _levels_in(row, named, is_of_batch=bool(layout and layout[-1].columns))
         ]
         if len(layouts) > _MAX_LISTS:
             return None
@@ -205,7 +208,7 @@ def first_rows_of_lists(rows: Iterable[Mapping[str, Any]], layout: Layout) -> li
     return list(islice(chain.from_iterable(lists), _MAX_SEARCHED))
 
 
-def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:
+def _levels_in(row: Mapping[str, Any], named: ColumnNames, *, is_of_batch: bool) -> Iterator[Level]:
     if (column := key_column(row, is_whole=True)) is not None:
         yield Level(key_column=column)
         return
@@ -214,22 +217,24 @@ def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:
             yield Level(name=name)
         elif (column := key_column(cell)) is not None:
             yield Level(name=name, key_column=column)
-        elif aligned := _aligned_lists(parse.mapping_of(cell), is_of_batch=False):
+        elif aligned := _aligned_lists(parse.mapping_of(cell), named, is_of_batch=False):
             yield Level(name=name, columns=aligned)
-    if aligned := _aligned_lists(row, is_of_batch=is_of_batch):
+    if aligned := _aligned_lists(row, named, is_of_batch=is_of_batch):
         yield Level(columns=aligned)
 
 
-def _aligned_lists(row: Mapping[str, Any], *, is_of_batch: bool) -> tuple[str, ...]:
+def _aligned_lists(row: Mapping[str, Any], named: ColumnNames, *, is_of_batch: bool) -> tuple[str, ...]:
     """The keys of lists with a cell for each rollout, one a reward and, but in a batch, one a text."""
-    rewards = next((name for name in roles.REWARD_LISTS if isinstance(row.get(name), list) and row[name]), None)
+    names = (named.reward or "", *roles.REWARD_LISTS)
+    rewards = next((name for name in names if isinstance(row.get(name), list) and row[name]), None)
     if rewards is None:
         return ()
     size = len(row[rewards])
     lists = ((name, cell) for name, cell in row.items() if isinstance(cell, list) and len(cell) == size)
     # the ids of one prompt may be as many
     aligned = tuple(key for key, cell in lists if key not in roles.USUAL["prompt"] or not isinstance(cell[0], int))
-    has_texts = any(name in roles.TEXT_LISTS or _SINGULAR.get(name, name) in roles.USUAL["prompt"] for name in aligned)
+    texts = (*roles.TEXT_LISTS, *roles.USUAL["prompt"], roles.key_of(named) or "")
+    has_texts = any(name in texts or _SINGULAR.get(name, name) in texts for name in aligned)
     has_ids = any(
         isinstance(row[name][0], list) for name in aligned if name in roles.RESPONSE_IDS
     )  # else of one response
@@ -337,7 +342,7 @@ def _holds_rollouts(rows: Sequence[Mapping[str, Any]], layout: Layout, named: Co
     names = roles.columns_in(inner)
     if not set(names).issuperset(filter(None, (named.reward, named.prompt, named.prompt_id, named.group, named.step))):
         return False
-    columns = roles.with_question(inner, roles.resolve_columns(names, named), named)
+    columns = roles.by_cells(inner, roles.resolve_columns(names, named), named)
     key, level = roles.key_of(columns), layout[-1]
     outer = next((row for row in rows if any(rows_within(row, layout))), {})
     context = next(rows_within(outer, layout[:-1]), {})
@@ -366,6 +371,15 @@ def _holds_within(name: str, cell: Any) -> bool:
     if roles.reward_columns([name], "") or (TOTAL.search(name) and parse.is_number(cell)):
         return False
     return name not in (*roles.USUAL["advantage"], *roles.USUAL["completion"])
+
+
+def with_single_names(named: ColumnNames, rows: Sequence[Mapping[str, Any]]) -> ColumnNames:
+    """The names that the user gave, as those of single cells where that of prompts is a list of them in each row."""
+    key = roles.key_of(named) or next(filter(_PROMPT_LISTS.__contains__, roles.columns_in(rows)), "")
+    prompts = [parse.list_of(row.get(key)) for row in rows]
+    if not prompts or not all(len(set(map(parse.prompt_text_id, cells))) > 1 for cells in prompts):
+        return named
+    return ColumnNames(**{role: _SINGULAR.get(name or "", name) for role, name in asdict(named).items()})
 
 
 def _named_singly(name: str, cell: Any) -> str:

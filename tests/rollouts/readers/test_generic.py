@@ -308,6 +308,10 @@ def test_entries_of_objects_and_conversations_have_roles_by_usual_names(
     ("rows", "message"),
     [
         ([{"prompt": "p", "reward": word} for word in ("good", "bad")], "the reward is text, 'good', 'bad'"),
+        (
+            [{"id": 1, "answer": {"correct": letter}} for letter in "ABC"],
+            "no numbers as 'answer.correct': the reward is",
+        ),
         ([{"task": "gsm8k", "prompt": "You are", "accuracy": 1.0}], "'accuracy' is that of a whole evaluation"),
         ([{"task_id": "gsm8k", "metrics": {"exact_match": 1.0}}], "'metrics.exact_match' is that of a whole"),
         ([{"task_id": "1", "add_len_reward": False}], "one row, without a response: whether its 'add_len_reward' is"),
@@ -326,6 +330,13 @@ def test_rewards_that_are_none_of_a_sample_are_refused(
     refusal(log, message)
     answered = [{**row, "accuracy": 1, "metrics": None, "reward": 1, "completion": "4"} for row in rows]
     assert len(read_run(write(log.with_suffix(".jsonl"), *answered)).groups) == 1
+
+
+@pytest.mark.parametrize("right", [lambda letter: {"correct": letter}, lambda letter: {"answer": {"correct": letter}}])
+def test_a_right_answer_that_is_called_correct_is_no_reward_beside_one(right: Any, tmp_path: Path) -> None:
+    rows = [{"id": i, **right("ABCD"[i]), "prediction": "A", "accuracy": float(i == 0)} for i in range(4)]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert [group.rewards for group in run.groups] == [(1,), (0,), (0,), (0,)]
 
 
 def test_rewards_in_an_object_without_their_sum_are_asked_for(tmp_path: Path) -> None:

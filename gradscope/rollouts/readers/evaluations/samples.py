@@ -46,7 +46,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
 from gradscope.rollouts.readers.evaluations.uniform_rows import LogColumns, Prompt, uniform_prompts, uniform_table
 from gradscope.rollouts.readers.flat_columns import hold_tokens
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
+from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of, with_single_names
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
 from gradscope.rollouts.readers.parsing.records import (
@@ -242,6 +242,7 @@ def _rewards_in(prompts: Sequence[PromptSamples]) -> frozenset[str]:
 
 def _with_entry(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> ReadRequest:
     """A request whose reward ``list.entry`` is the entry where the list is of several prompts, or lies deeper."""
+    request = replace(request, options=replace(request.options, columns=with_single_names(request.columns, rows)))
     name, _, entry = (request.columns.reward or "").rpartition(".")
     columns = replace(request.columns, reward=entry)
     is_of_several = any(listed_prompts({name: row.get(name)}, entry) for row in rows if name)
@@ -400,7 +401,7 @@ def _names_in(parts: Sequence[Mapping[str, Any]]) -> ColumnNames:
     keys = roles.columns_in(parts)
     named = roles.first_present(keys, ROW_IDS) or next(filter(roles.PROMPT_NUMBER.fullmatch, keys), None)
     first = ColumnNames(prompt_id=named, prompt=roles.first_present(keys, roles.USUAL["prompt"]))
-    columns = roles.with_question(parts, first, NO_COLUMNS)
+    columns = roles.by_cells(parts, first, NO_COLUMNS)
     return columns if named or columns != first else NO_COLUMNS
 
 

@@ -90,7 +90,7 @@ def samples_of(row: Mapping[str, Any], columns: ColumnNames = NO_COLUMNS) -> Pro
         return from_counts(row, columns)
     if listed_prompts(row, columns.reward):
         return None  # counts next to samples of several prompts are the totals of these
-    return _from_lists(row, columns.reward) or from_counts(row, columns) or _from_policies(row, columns.reward)
+    return _from_lists(row, columns) or from_counts(row, columns) or _from_policies(row, columns.reward)
 
 
 def listed_prompts(row: Mapping[str, Any], reward: str | None) -> list[dict[str, Any]]:
@@ -275,13 +275,14 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def _prompts_in(row: Mapping[str, Any]) -> str | None:
+def _prompts_in(row: Mapping[str, Any], named: ColumnNames = NO_COLUMNS) -> str | None:
     """The name of a list with a prompt for each response, not all the same; a conversation is one prompt."""
     lists = {name: cell for name, cell in row.items() if isinstance(cell, list)}
-    if lists.keys().isdisjoint(PROMPTS):
+    names = (*PROMPTS, roles.key_of(named) or "")
+    if lists.keys().isdisjoint(names):
         return None
-    sizes = {len(cells) for name, cells in lists.items() if name in _RESPONSES}
-    for name in PROMPTS if sizes else ():
+    sizes = {len(cells) for name, cells in lists.items() if name in _RESPONSES or name == named.reward}
+    for name in names if sizes else ():
         cells = lists.get(name, ())
         is_conversation = any(isinstance(cell, dict) for cell in cells)
         if len(cells) in sizes and not is_conversation and len(set(map(parse.digest, cells))) > 1:
@@ -289,9 +290,10 @@ def _prompts_in(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | str | None:
+def _from_lists(row: Mapping[str, Any], named_by_user: ColumnNames) -> PromptSamples | str | None:
+    reward = named_by_user.reward
     row, sample_lists = with_lists(row, reward)
-    if _prompts_in(row) is not None:
+    if _prompts_in(row, named_by_user) is not None:
         return None
     columns: dict[str, Any] = {}
     aligned = set(sample_lists)

@@ -469,6 +469,28 @@ def test_a_list_of_verdicts_a_prompt_in_a_document_is_named(tmp_path: Path) -> N
     assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, 0.0)]
 
 
+@pytest.mark.parametrize(
+    ("names", "named"),
+    [
+        (("prompts", "sampled_texts", "grading"), {"reward": "grading", "prompt": "prompts"}),
+        (("prompts", "sampled_texts", "grading"), {"reward": "grading"}),
+        (("questions", "responses", "rewards"), {"reward": "rewards"}),
+        (("questions", "responses", "rewards"), {"prompt": "questions"}),
+        (("tasks", "texts", "rewards"), {"prompt": "tasks"}),
+        (("tasks", "texts", "verdict_each"), {"prompt": "tasks", "reward": "verdict_each"}),
+    ],
+)
+def test_lists_with_a_cell_a_prompt_are_rows_under_the_names_that_were_given(
+    names: tuple[str, ...], named: dict[str, str], tmp_path: Path
+) -> None:
+    cells = (["1 + 1?", "2 + 2?", "3 + 3?"], ["a", "b", "c"], [True, False, True])
+    run = read(tmp_path, dict(zip(names, cells, strict=True)) | {"model": "m"}, columns=ColumnNames(**named))
+    assert [group.rewards for group in run.groups] == [(1,), (0,), (1,)]
+    same = dict(zip(names, (["1 + 1?"] * 3, *cells[1:]), strict=True))
+    if "reward" in named:
+        assert [group.rewards for group in read(tmp_path, same, columns=ColumnNames(**named)).groups] == [(1, 0, 1)]
+
+
 def test_lists_of_verdicts_by_the_keys_of_many_prompts(tmp_path: Path) -> None:
     scored = {f"p{index}": [True, index % 2] for index in range(10)}
     run = read(tmp_path, {"scored": scored, "texts": {key: ["a", "b"] for key in scored}, "pass@1": 0.75})
