@@ -42,6 +42,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     prompt_rows,
     refuse_lone_list,
     samples_of,
+    unjudged,
 )
 from gradscope.rollouts.readers.evaluations.uniform_rows import LogColumns, Prompt, uniform_prompts, uniform_table
 from gradscope.rollouts.readers.flat_columns import hold_tokens
@@ -494,6 +495,8 @@ def _prompts_of(
         return
     parts = list(prompt_rows(row, columns.named))
     parts = parts if len(parts) < 2 else list(_without_repeats(parts))
+    if failed := None if parts else unjudged(row):
+        parts = [((), row, failed)]
     if not parts:
         yield "the row holds no samples with a reward"
     named = roles.key_of(columns.named)

@@ -182,7 +182,23 @@ def prompt_rows(
             elif isinstance(item, dict):
                 empty.append((str(key), item))
         empty_prompts = [(key, item) for key, item in empty if tuple(item) in layouts]  # with an empty list, say
-        yield from (((*keys, key), item, "the prompt has no samples") for key, item in empty_prompts)
+        yield from (((*keys, key), item, unjudged(item) or "the prompt has no samples") for key, item in empty_prompts)
+
+
+def _num_without_verdict(row: Mapping[str, Any], num_verdicts: int) -> int:
+    """How many samples a row numbers in a list, as many as it says that it has, beyond those with a verdict.
+
+    They failed before, as samples that did not compile, which no test could judge.
+    """
+    num = parse.whole_number(row.get(roles.first_present(row, TOTALS) or "")) or 0
+    lists = (cell for cell in row.values() if parse.is_list_of_objects(cell) and len(cell) == num)
+    return max(0, num - num_verdicts) if any(not cell[0].keys().isdisjoint(roles.SAMPLE_IDS) for cell in lists) else 0
+
+
+def unjudged(row: Mapping[str, Any]) -> PromptSamples | None:
+    """The samples of a row with an empty list of verdicts, if there are any."""
+    failed = (False,) * (_num_without_verdict(row, 0) if [] in row.values() else 0)
+    return PromptSamples(shape="failures without a verdict", rewards=failed) if failed else None
 
 
 def _listed_counts(node: Any, above: Sequence[Any]) -> tuple[Any, ColumnNames]:
@@ -346,10 +362,15 @@ def _from_lists(row: Mapping[str, Any], named_by_user: ColumnNames) -> PromptSam
         return None if is_counted else "the list of samples is empty"
     if is_counted and (row["n"], row["c"]) != (len(columns[main]), sum(map(bool, columns[main]))):
         return "n and c contradict the list of samples"
-    same = {name: tuple(value) for name, value in columns.items() if len(value) == size}
+    failed = _num_without_verdict(row, size)
+    same = {
+        name: (*value, *[False if name == main else None] * failed)
+        for name, value in columns.items()
+        if len(value) == size
+    }
     texts = roles.first_present(same, names)
     return PromptSamples(
-        shape="lists",
+        shape=f"lists{', with failures without a verdict' if failed else ''}",
         rewards=same[main],
         columns={
             name: value

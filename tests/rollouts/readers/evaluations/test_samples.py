@@ -469,6 +469,21 @@ def test_a_list_of_verdicts_a_prompt_in_a_document_is_named(tmp_path: Path) -> N
     assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, 0.0)]
 
 
+@pytest.mark.parametrize("is_document", [True, False])
+def test_samples_that_did_not_come_to_a_verdict_failed(is_document: bool, tmp_path: Path) -> None:
+    def row(task: int, *compiled: int) -> dict[str, Any]:
+        lists = {"compiled": [{"sample_index": sample, "ok": sample in compiled} for sample in range(3)]}
+        return {"task_id": task, "n": 3} | lists | {"tests": [{"sample_index": i, "correct": i < 2} for i in compiled]}
+
+    rows = [row(0, 0, 1, 2), row(1, 1), row(2), row(3, 0, 2)]
+    run = read(tmp_path, *([{"results": rows}] if is_document else rows))
+    assert sorted(sum(group.rewards) for group in run.groups) == [0, 1, 1, 2]
+    assert {group.size for group in run.groups} == {3}
+    assert "failures without a verdict" in run.source.recognized
+    unnumbered = [{**row, "n": 8} for row in rows]  # the size of a problem, say
+    assert sorted(group.size for group in read(tmp_path, *unnumbered).groups) == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("names", "named"),
     [
