@@ -122,6 +122,11 @@ def test_evaluations_are_rows_of_which_those_beyond_a_screen_are_counted() -> No
     assert "¹ the evaluation was cancelled: 12 of 32 samples" in text
     assert "The first 8 of 14 rows." in text
     assert printed(render_table(report, ("files",))).count("64 x 16") == 8 + 14
+    entries = (examples.evaluations_report().tables[0].evaluation,) * 9
+    tasks = ("gsm8k",) * 8 + ("aime24",)
+    named = [replace(entry, model=f"m{i}", scorer="", task=tasks[i]) for i, entry in enumerate(entries) if entry]
+    tables = [replace(report.tables[0], evaluation=entry) for entry in named]
+    assert printed(render_table(replace(report, tables=tuple(tables)))).count("gsm8k") == 8
     few = examples.evaluations_report(num_models=2)
     assert "The first" not in printed(render_table(few))
     assert IN_THE_FILES in printed(render_table(few))

@@ -73,7 +73,7 @@ def _answer(report: results.PassAtKReport) -> Blocks:
     notes = Footnotes()
     if _are_evaluations(report):
         yield cell("[95 % interval over prompts]")
-        yield _by_evaluation(report.tables[:SCREEN_ROWS], notes)
+        yield _by_evaluation(report.tables, notes, SCREEN_ROWS)
         if len(report.tables) > SCREEN_ROWS:
             yield cell(f"The first {SCREEN_ROWS} of {len(report.tables)} rows.")
     elif len(report.tables) == 1:
@@ -105,9 +105,10 @@ def _by_budget(report: results.PassAtKReport, notes: Footnotes) -> Table:
     return draw_table(columns, rows, notes)
 
 
-def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes) -> Table:
+def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes, num_rows: int | None = None) -> Table:
     """A row a task, model and scorer; a column for each of these only where they differ, of the file if they do not."""
-    evaluated = [(table, table.evaluation) for table in tables if table.evaluation is not None]
+    every = [(table, table.evaluation) for table in tables if table.evaluation is not None]
+    evaluated = every[:num_rows]
     rows = [_scores(table, entry, notes) for table, entry in evaluated]
     titles = ("n", "pass@1", "pass@k", "mean")
     widths = [max(len(row[index]) for row in rows) for index in range(len(titles))]
@@ -118,7 +119,11 @@ def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes) -> 
     if _num_distinct(named) < len(evaluated):
         paths = [table.source.path for table, _ in evaluated]
         named["file"] = names_apart([path.rpartition("/")[2] for path in paths], paths)
-    named = {name: texts for name, texts in named.items() if len(set(texts)) > 1}
+    named = {
+        name: texts
+        for name, texts in named.items()
+        if name == "file" or len({getattr(entry, name) for _, entry in every}) > 1  # also in rows that are not shown
+    }
     room = _WIDTH - sum(widths[index] + 2 for index in filled)
     for name in reversed(list(named)):
         rest = {column: texts for column, texts in named.items() if column != name}

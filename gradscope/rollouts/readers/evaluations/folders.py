@@ -41,6 +41,12 @@ _NO_MODEL = re.compile(
     re.I,
 )
 """Names of folders that are none of a model."""
+_BENCHMARK = re.compile(
+    r"(m?gsm\w*|math|aime|amc|olympiad\w*|minerva|svamp|human_?eval|mbpp|(big|live)codebench|mmlu|gpqa|bbh|arc|hellaswag"
+    r"|winogrande|(truthful|simple|strategy|hotpot|trivia|commonsense)_?qa|ifeval)(?![a-z]).*",
+    re.IGNORECASE,
+)
+"""Names of folders that are benchmarks: the files in one, under other names, are those of models."""
 _MATH_FILE = re.compile(r"(train|test|dev|val\w*)_.+_seed-?\d+_t[\d.]+_s-?\d+_e-?\d+")
 """Names of files of math-evaluation-harness, also of Qwen2.5-Math: the folder around one is called as the task."""
 _FORMATS = (inspect_ai.FORMAT, prime_rl.VERIFIERS, *harnesses.FILE_FORMATS, samples.FORMAT)
@@ -263,11 +269,13 @@ def _described(format: Format | RowFormat, file: Path) -> EvaluationLog:
         return log(task=task or stem, model=model, scorers=(None,))
     parents = (above, *above.parents)[:3]
     above = next((folder for folder in parents if not _NO_MODEL.fullmatch(folder.name)), above)
-    named = next(iter(models)) if len(models) == 1 else ""
+    named, model = next(iter(models)) if len(models) == 1 else "", above.name
+    if _BENCHMARK.fullmatch(model) and not _BENCHMARK.fullmatch(task):
+        task, model = model, "" if _NO_MODEL.fullmatch(task) else task
     environment = text_of(metadata.get("env_id")) or text_of(metadata.get("env")) if stem == "results" else ""
     return log(
         task=environment or task,
-        model=named or text_of(metadata.get("model")) or above.name,
+        model=named or text_of(metadata.get("model")) or model,
         scorers=(None,),
         prompt="" if file.is_dir() or len(rows) != 1 else _prompt_of_sample(rows[0]),
         has_policy=any(models),

@@ -83,6 +83,24 @@ def test_the_folder_around_a_file_of_math_evaluation_harness_is_its_task(tmp_pat
     assert {(log.task, log.model) for log in logs} == {("aime24", "Qwen2.5-3B"), ("gsm8k", "Qwen2.5-3B")}
 
 
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (("humaneval", "mmlu_pro"), ("01_gpt", "llama-3")),
+        (("MATH-500", "gsm8k_zh/outputs"), ("base", "tuned")),
+        (("gpqa", "aime24"), ("results",)),
+    ],
+)
+def test_files_in_folders_of_benchmarks_are_those_of_models(
+    folders: tuple[str, ...], names: tuple[str, ...], tmp_path: Path
+) -> None:
+    for folder, name in product(folders, names):
+        write_lines(tmp_path / folder / f"{name}.jsonl", *({"id": i, "correct": i % 2 == 0} for i in range(3)))
+    named = {(log.task, log.model) for log in evaluations_in(tmp_path, ReadOptions())}
+    models = [""] if names == ("results",) else names
+    assert named == set(product([folder.partition("/")[0] for folder in folders], models))
+
+
 def test_a_file_beside_results_names_their_environment_and_model(tmp_path: Path) -> None:
     for run, info in (("5f2c", {"env_id": "math", "model": "gpt"}), ("77ab", {"env": "math", "model": "o/q"})):
         write_lines(tmp_path / "math--gpt" / run / "results.jsonl", *SAMPLES)
