@@ -30,7 +30,7 @@ from gradscope.rollouts.readers.parsing.records import Measured, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
 from gradscope.rollouts.readers.run_files import HELD_OUT
-from gradscope.rollouts.readers.trainers import prime_rl, simple, slime, token_logs, trl, verl
+from gradscope.rollouts.readers.trainers import grouped, prime_rl, simple, slime, token_logs, trl, verl
 from gradscope.rollouts.readers.trainers.trl_files import completion_files
 from gradscope.rollouts.run import Run, StepMetrics
 from gradscope.say import counted, non_finite_word
@@ -56,6 +56,9 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
     simple.TINKER,
     simple.RAGEN,
     simple.RLINF,
+    grouped.ATROPOS,
+    grouped.RL2,
+    grouped.TRINITY,
     simple.TRACKIO,
     simple.TUNIX,
 )

@@ -204,7 +204,7 @@ def _usable_rows(path: Path) -> list[dict[str, Any]]:
     if not rows:
         quarantine.raise_unreadable()
         for reason in quarantine.result().reasons:
-            _refuse_documents(path)
+            _refuse_documents(next(iter(expand(path)), path))
             raise InputError(
                 f"{path} has no usable rows; the first that was set aside, {reason.first}: {reason.reason}.",
                 hint="A row needs a finite number as reward and something to group by.",

@@ -70,6 +70,17 @@ def test_rollouts_lie_within_steps(tmp_path: Path, document: Any) -> None:
             assert len({group.prompt_id for group in run.groups}) == 2
 
 
+@pytest.mark.parametrize("name", ["prompt", "group_id"])
+def test_a_line_is_a_list_of_rollouts(tmp_path: Path, name: str) -> None:
+    """As PipelineRL writes a group a line, and scripts a batch."""
+    rows = {prompt: [{name: prompt} | row for row in rollouts(1, prompt)] for prompt in "pq"}
+    lines = ([*rows.values()], [[*rows["p"], *rows["q"]]])
+    for file, groups in zip(("log.jsonl", "log.json"), lines, strict=True):
+        (tmp_path / file).write_text("".join(json.dumps(group) + "\n" for group in groups))
+        run = read_run(tmp_path / file)
+        assert [group.rewards for group in run.groups] == [REWARDS[1, "p"], REWARDS[1, "q"]]
+
+
 @pytest.mark.parametrize("has_question", [False, True])
 def test_lists_by_key_are_benchmarks_or_policies_with_the_same_prompts(tmp_path: Path, has_question: bool) -> None:
     def rows(name: str, num: int) -> list[dict[str, Any]]:

@@ -70,10 +70,10 @@ def test_documents_that_are_no_line_each_have_a_command(name: str, tmp_path: Pat
     assert refusal(path, "has several JSON documents").endswith(f"jq -c . {path} > rows.jsonl")
 
 
-@pytest.mark.parametrize("indent", [None, 1])
-def test_a_document_in_place_of_lines_has_another_name(indent: int | None, tmp_path: Path) -> None:
-    (path := tmp_path / "log.jsonl").write_text(json.dumps([{"prompt": "p", "reward": 1}] * 2, indent=indent))
-    assert refusal(path, "is one JSON document") == "Rename it, as in log.json."
+@pytest.mark.parametrize("named", ["log.jsonl", "."])
+def test_a_document_in_place_of_lines_has_another_name(named: str, tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text(json.dumps([{"prompt": "p", "reward": 1}] * 2, indent=1))
+    assert refusal(tmp_path / named, "log.jsonl is one JSON document") == "Rename it, as in log.json."
 
 
 @pytest.mark.parametrize("data", [b"\x80", b"[" * 5000 + b"]" * 5000])

@@ -163,7 +163,8 @@ def located_rows(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[int, i
 def parse_line(line: bytes) -> dict[str, Any] | str:
     """The object in a line, or the reason why there is none; only a file's last line may lack its end.
 
-    A comma may follow, as where the elements of a list were cut into lines.
+    A comma may follow, as where the elements of a list were cut into lines. A list of objects, as of a group, is one
+    with such a list.
     """
     if not line or line.isspace():
         return BLANK
@@ -179,8 +180,8 @@ def parse_line(line: bytes) -> dict[str, Any] | str:
         if (cut := line.rstrip()).endswith(b"},"):
             return parse_line(cut[:-1] + b"\n")
         return "the line is not JSON" if line.endswith(b"\n") else CUT_OFF
-    if isinstance(row, list) and row and isinstance(row[0], dict):
-        return "the line is a list of rows, as a .json file has it"
+    if isinstance(row, list) and row and {dict}.issuperset(map(type, row)):
+        return {"rollouts": row}
     return row if isinstance(row, dict) else "the line is not a JSON object"
 
 

@@ -217,7 +217,8 @@ def test_files_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
         (b'{"a": 1},,\n', "the line is not JSON"),
         (b'{"a": ', "the last line is cut off"),
         (b"[1]\n", "the line is not a JSON object"),
-        (b'[{"step": 1}]\n', "the line is a list of rows, as a .json file has it"),
+        (b'[{"step": 1}, 2]\n', "the line is not a JSON object"),
+        (b'[{"step": 1}, {}]\n', {"rollouts": [{"step": 1}, {}]}),
         (b'{"a": ' + b"[" * 100_000 + b"\n", "the line is nested deeper than 100 levels"),
     ],
 )

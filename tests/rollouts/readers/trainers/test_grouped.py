@@ -1,0 +1,67 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.rollouts.readers.detect import read_run
+from tests.conftest import LOGS
+from tests.rollouts.readers.lines import set_aside, write_lines
+
+PATHS = ("atropos", "atropos/gsm8k.jsonl", "rl2", "rl2/train", "rl2/train/step2.jsonl", "trinity", "trinity/buffer")
+ATROPOS = {(0, 0): [(1.0, -1.0), (-1.0, 1.0)], (0, 1): [(1.0, 1.0)]}
+"""(Step, prompt) -> rewards of its groups: prompts in the order in which they appear."""
+RL2 = {(1, 0): [(1.0, 0.0)], (1, 1): [(0.0, 0.0)], (2, 0): [(1.0, 1.0)], (2, 2): [(0.0, 1.0)]}
+TRINITY = {(1, 0): [(1.0, 0.0)], (1, 1): [(0.0, 0.0)], (2, 0): [(1.0, 0.0)], (2, 1): [(1.0, 1.0)]}
+OF_STEP_2 = {(2, 0): [(1.0, 1.0)], (2, 1): [(0.0, 1.0)]}
+
+
+@pytest.mark.parametrize("rewards_only", [False, True])
+@pytest.mark.parametrize(
+    ("path", "expected"), [*zip(PATHS, (ATROPOS, ATROPOS, RL2, RL2, OF_STEP_2, TRINITY, TRINITY), strict=True)]
+)
+def test_groups_are_those_of_the_trainer(path: str, expected: dict[Any, Any], rewards_only: bool) -> None:
+    run = read_run(LOGS / path, rewards_only=rewards_only)
+    prompts = list(dict.fromkeys(group.prompt_id for group in run.groups))
+    found: dict[Any, Any] = {}
+    for group in run.groups:
+        found.setdefault((group.step, prompts.index(group.prompt_id)), []).append(group.rewards)
+    assert (run.source.format, found) == (path.partition("/")[0], expected)
+    assert run.source.quarantined.num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "completion", "logprobs"),
+    [("atropos", "Think.\n2+2?", "4", (-0.5, -0.5)), ("rl2", "2+2?", "0", (-0.25, -0.25))],
+)
+def test_a_group_keeps_its_texts_and_tokens(
+    name: str, prompt: str, completion: str, logprobs: tuple[float, ...]
+) -> None:
+    rollout = read_run(LOGS / name).groups[0].rollouts[0]
+    assert (rollout.prompt, rollout.completion, rollout.logprobs) == (prompt, completion, logprobs)
+
+
+def test_a_run_of_several_turns_counts_once_with_its_first_prompt_and_its_last_reward(tmp_path: Path) -> None:
+    lines = (LOGS / "trinity/buffer/explorer_output.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines[2:8]]
+    for row in rows[:3]:
+        row["reward"] = float(row["eid"]["step"] == 2)
+    run = read_run(write_lines(tmp_path / "experiences.jsonl", *rows))
+    assert [[(r.prompt, r.completion, r.reward) for r in group.rollouts] for group in run.groups] == [
+        [("guess", "02", 1.0), ("guess", "12", 0.0)]
+    ]
+
+
+def test_what_cannot_be_used_is_set_aside(tmp_path: Path) -> None:
+    row = json.loads((LOGS / "atropos/gsm8k.jsonl").read_text().splitlines()[0])
+    rows = [row, row | {"masks": []}, row | {"scores": [1.0, None]}, row | {"masks": [[1], None]}]
+    run = read_run(write_lines(tmp_path / "groups.jsonl", *rows))
+    assert set_aside(run) == {"tokens, masks and scores are not lists of one length": 1, "the reward is null": 1}
+    assert [rollout.completion_ids for rollout in run.groups[-1].rollouts] == [None, None]
+
+
+def test_a_run_without_a_reward_or_a_batch_is_set_aside(tmp_path: Path) -> None:
+    eid = {"batch": 1, "task": 0, "run": 0, "step": 0}
+    rows = [{"eid": eid, "reward": 1.0}, {"eid": eid | {"run": 1}}, {"eid": eid | {"batch": "eval"}, "reward": 1.0}]
+    run = read_run(write_lines(tmp_path / "experiences.jsonl", *rows))
+    assert set_aside(run) == {"the reward is missing": 1, "the step is not a whole number": 1}
