@@ -236,7 +236,7 @@ def measure_steps(
     Args:
         question: What else to measure at each step while its weights are loaded; None: nothing.
         bound_rounding: Whether to state how precisely a norm in reduced precision can be reproduced.
-        norms_alone: Whether a norm that matches the logged one is enough of a step.
+        norm_only: Whether a norm that matches the logged one is enough of a step.
 
     Raises:
         MissingDependencyError: PyTorch, transformers or peft are not installed.

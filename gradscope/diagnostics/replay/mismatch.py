@@ -15,7 +15,7 @@ from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
 from gradscope.diagnostics.replay.log_arithmetic import num_norms_without_rollouts
 from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE
-from gradscope.progress import ProgressCallback
+from gradscope.progress import ProgressCallback, part
 from gradscope.reason import Reason
 from gradscope.results.norms import Quantity, StepReplay
 from gradscope.rollouts.run import Run
@@ -263,14 +263,14 @@ def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
     judged = [step for step in steps if step.logged.get(NORM) and step.relative_error.get(NORM) is not None]
     if not judged or any((step.told_within or 0.0) > _MAX_SPREAD for step in judged):
         return None
-    for part, names in _COEFFICIENTS.items():
+    for component, names in _COEFFICIENTS.items():
         stated_values = run.settings.values.items()
         matches = ((path, value) for path, value in stated_values if path.rpartition(".")[2] in names and value)
         name, stated = next(matches, ("", 0.0))
-        is_adaptive = part == "entropy" and run.settings.get("use_adaptive_entropy")
-        if not name or is_adaptive or not all(part in step.parts for step in judged):
+        is_adaptive = component == "entropy" and run.settings.get("use_adaptive_entropy")
+        if not name or is_adaptive or not all(component in step.parts for step in judged):
             continue
-        sets = [_factors(step, part, run.half_unit(step.step, NORM)) for step in judged]
+        sets = [_factors(step, component, run.half_unit(step.step, NORM)) for step in judged]
         if not (common := reduce(_intersection, sets)):
             continue
         scale = 2.0 * max(1.0, common[-1][1])
@@ -311,7 +311,7 @@ def fit_temperature(
     ((name, stated),) = named
 
     def norm_error(step: StepReplay, value: float) -> float:
-        return _norm_errors(run, [step], name, value, engine, progress)[0]
+        return next(_norm_errors(run, [step], name, value, engine, progress))
 
     value, last = stated, errors[0]
     change = last  # of the logarithm: a norm is about inverse to the temperature
@@ -337,9 +337,9 @@ _CHOICES_OF_RATIOS: dict[str, tuple[Value, ...]] = {
     "epsilon": (0.1, 0.2, 0.3, 0.4),
     "epsilon_high": (0.2, 0.25, 0.28, 0.3, 0.4),
     "delta": (None, 1.5, 2.0, 3.0, 4.0, 5.0, 10.0),
-    "use_bias_correction_kl": (False, True),
 }
 """The same of arguments without an effect where every ratio is 1."""
+_CHOICES_OF_KL: dict[str, tuple[Value, ...]] = {"use_bias_correction_kl": (False, True)}
 
 
 def fit_choice(run: Run, steps: Sequence[StepReplay], engine: EngineOptions, progress: ProgressCallback) -> Fit | None:
@@ -354,17 +354,21 @@ def fit_choice(run: Run, steps: Sequence[StepReplay], engine: EngineOptions, pro
     if any(step.told_within for step in unmet) or max(allowed.values()) > _MAX_SPREAD:
         return None
 
-    def is_met(name: str, value: Value, judged: Sequence[StepReplay]) -> bool:
-        errors = _norm_errors(run, judged, name, value, engine, progress)
-        return all(abs(error) <= allowed[step.step] for step, error in zip(judged, errors, strict=True))
-
-    choices = _CHOICES | (_CHOICES_OF_RATIOS if run.repeats.keys() >= {step.step for step in unmet} else {})
-    for name, values in choices.items():
-        stated = run.settings.get(name)
-        candidates = [value for value in values if value != stated and is_met(name, value, unmet[:1])]
-        if fits := tuple(value for value in candidates if is_met(name, value, [*unmet[1:], *met])):
-            return Fit(name, stated, fits, len(unmet), is_solved_for=False)
-    return None
+    choices = _CHOICES | (_CHOICES_OF_KL if run.settings.get("beta") else {})
+    choices |= _CHOICES_OF_RATIOS if run.repeats.keys() >= {step.step for step in unmet} else {}
+    pairs = [(name, value) for name, values in choices.items() for value in values if value != run.settings.get(name)]
+    fitting: dict[str, list[Value]] = {}
+    for done, (name, value) in enumerate(pairs):
+        if fitting and name not in fitting:
+            break
+        if f"{name} = {value}" in unmet[0].untested:  # it would give the same norm
+            continue
+        trying = part(progress, done, len(pairs), f"trying {name} = {value}")
+        errors = _norm_errors(run, (*unmet, *met), name, value, engine, trying)
+        if all(abs(error) <= bound for error, bound in zip(errors, allowed.values(), strict=True)):
+            fitting.setdefault(name, []).append(value)
+    fits = (Fit(name, run.settings.get(name), tuple(values), len(unmet), False) for name, values in fitting.items())
+    return next(fits, None)
 
 
 def _allowed_errors(run: Run, steps: Sequence[StepReplay]) -> dict[int, float]:
@@ -379,8 +383,8 @@ def _norm_errors(
     value: Value,
     engine: EngineOptions,
     progress: ProgressCallback,
-) -> list[float]:
-    """The logarithms of recomputed over logged norms with another argument; NaN where there is none."""
+) -> Iterator[float]:
+    """The logarithms of recomputed over logged norms with another argument, a pass each; NaN where there is none."""
     # a step without a logged norm takes one pass, and nothing else is tried
     logs = {
         number: {name: value for name, value in logged.items() if name != NORM}
@@ -388,11 +392,10 @@ def _norm_errors(
     }
     tried = replace(run, metrics=logs, settings=run.settings.with_values({name: value}))
     numbers = [step.step for step in steps]
-    norms = {
-        measured.step: measured.recomputed.norm if measured.recomputed else None
-        for measured in inputs.measure_steps(tried, numbers, engine, progress, norm_only=True)
-    }
-    return [math.log(norm / step.logged[NORM]) if (norm := norms[step.step]) else math.nan for step in steps]
+    measured = inputs.measure_steps(tried, numbers, engine, progress, norm_only=True)
+    for step, recomputed in zip(steps, (of_step.recomputed for of_step in measured), strict=True):
+        norm = recomputed.norm if recomputed else None
+        yield math.log(norm / step.logged[NORM]) if norm else math.nan
 
 
 def _factors(step: StepReplay, part: str, half_unit: float) -> list[Interval]:
