@@ -499,13 +499,16 @@ def _printed(lines: Iterable[console.Text], quarantine: MetricsLog) -> Rows:
     dictionaries = printed.unnumbered
     counts = [(0, 0), *((bar, position) for _, _, bar, position in dictionaries)]
     is_counted = all(before < bar or (bar and position == 1) for (before, _), (bar, position) in pairwise(counts))
-    if (
+    keys = [key for _, values, *_ in dictionaries for key in values]
+    are_totals = len(dictionaries) > 1 and len(keys) == len(set(keys))  # of other things each, as of an evaluation
+    if are_totals or (
         not is_counted
         and num_lines >= len(dictionaries)
         and widest > max(len(values) for _, values, *_ in dictionaries)
     ):
+        why = "and no other has its metrics" if are_totals else "which other lines name"
         for location, *_ in dictionaries:
-            quarantine.add("the dictionary has no step, which other lines name", location)
+            quarantine.add(f"the dictionary has no step, {why}", location)
         quarantine.row_read()  # no sign that the file was cut off
         return
     run = "dictionaries" if num_lines and not is_counted else ""

@@ -172,6 +172,7 @@ _DEAD = "frac_reward_zero_std"
 _GROUPS = {
     _DEAD: (
         *({"zero", "std"}, {"zero", "variance"}, {"zero", "var"}, {"degenerate"}, {"dead"}, {"pure"}, {"uniform"}),
+        *({"zero", word} for word in ("adv", "advantage", "advantages", "grad", "gradient")),
         {"all", "same"},
     ),
     "frac_all_pass": ({"all", "pass"}, {"all", "correct"}, {"all", "right"}),
@@ -206,7 +207,8 @@ _EVALUATIONS = {"eval", "evaluation", "val", "validation", "test", "heldout"}
 _CORRECT = {"acc", "accuracy", "correct", "correctness", "solved", "success"}
 _SCORES = _CORRECT | {"avg", "maj", "pass", "reward", "rewards", "score"}
 _NO_SCORES = {
-    *("std", "min", "max", "len", "length", "lengths", "loss", "kl", "time", "token", "tokens", "truncated", "zero")
+    *("std", "min", "max", "len", "length", "lengths", "loss", "kl", "time", "token", "tokens", "truncated", "zero"),
+    *("weight", "weights", "coef", "coefficient", "scale", "threshold", "schedule"),
 }
 
 _AGENT = re.compile(r"(train/agg/(?:all|effective)/)(?P<agent>[^/]+)/(?=reward/|solved_|is_truncated/)")
@@ -294,7 +296,7 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
 def is_verdict(key: str) -> bool:
     """Whether a metric says how good answers are: a share of correct ones, or any score of an evaluation.
 
-    >>> [is_verdict(key) for key in ("val-core/gsm8k/acc/mean@1", "rewards/accuracy/mean", "reward", "eval_reward_std")]
+    >>> [is_verdict(key) for key in ("val-core/gsm8k/acc/mean@1", "rewards/accuracy/mean", "reward", "weights/correct")]
     [True, True, False, False]
     """
     words = set(_WORD_BREAK.split(key.lower()))

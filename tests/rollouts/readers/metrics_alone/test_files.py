@@ -238,6 +238,15 @@ def test_a_dictionary_has_the_step_of_the_line_before(tmp_path: Path) -> None:
     assert (entry.reason, entry.num_rows) == ("the dictionary has no step, which other lines name", 2)
 
 
+def test_dictionaries_that_share_no_metric_are_totals(tmp_path: Path) -> None:
+    """An evaluation's mean reward and a training's last loss were the two steps of a run, as bars of prompts count."""
+    bars = [f"Processed prompts: 100%| {count}/{count} [00:01<00:00, 9.0it/s]\n" for count in (256, 512)]
+    text = f"{bars[0]}{{'reward': 0.5, 'format': 1.0}}\n{bars[1]}{{'loss': 0.1, 'lr': 0.2}}\n"
+    assert cells_in(write(tmp_path / "x.log", text), aside := aside_log()) == []
+    assert aside.result().reasons[0].reason == "the dictionary has no step, and no other has its metrics"
+    assert len(cells_in(write(tmp_path / "y.log", f"{text}{{'loss': 0.1, 'lr': 0.2}}\n"))) == 3
+
+
 def test_a_line_after_every_tenth_dictionary_is_not_the_next_ones_step(tmp_path: Path) -> None:
     """Of 458 dictionaries of a run 20 were another run, and the rest had steps that were off by as many."""
     lines = [f"{{'loss': {i}.0, 'reward': 0.5}}\n" + f"[Step {i}] lr=0.1\n" * (i % 10 == 0) for i in range(1, 31)]

@@ -51,6 +51,8 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"Train / Groups_Skipped": 3.0, "Train / Groups_Total": 4.0}, DEAD, 0.75),
         ({"rollout/degenerate_group_rate": 0.25}, DEAD, 0.25),
         ({"group/zero_variance_fraction": 0.25, "group/count": 8.0}, DEAD, 0.25),
+        ({"zero_gradient_group_fraction": 0.25}, DEAD, 0.25),
+        ({"n_zero_advantage_groups": 2.0, "n_groups": 8.0}, DEAD, 0.25),
         ({"zero_std_groups": 2.0, "n_groups": 8.0, "num_prompts": 9.0}, DEAD, 0.25),
         ({"n_degenerate": 2.0, "n_groups": 8.0}, DEAD, 0.25),
         ({"train/num_zero_variance": 2.0, "train/num_prompts": 8.0}, DEAD, 0.25),
