@@ -40,13 +40,13 @@ _LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; 
 _MAX_FILES_BELOW = 10_000  # files that are looked at for the sake of an error
 _REWARD_WORD = re.compile(
     r"(?<!chosen_)(?<!rejected_)reward|score|correct(?!ion|_(answer|label|letter|option|choice|index|idx))|success|passed|grade"
-    r"|accura|rating|solved|verdict|quality",
+    r"|accura|rating|solved|verdict|quality|pass_?rate",
     re.IGNORECASE,
 )
 
 _NO_REWARD = re.compile(
     r"(^|[._])(id|idx|index)$|complexity|difficulty|threshold|confidence|delta|ground_?truth|require_|allow_"
-    r"|(final|best|mean|avg|average|overall)_(\w+_)?accuracy|(mean|avg|average|overall)_score|_count$",
+    r"|(final|best|mean|avg|average|overall)_(\w+_)?accuracy|(mean|avg|average|overall)_score|_count$|tests?_passed$",
     re.IGNORECASE,
 )
 _PROMPT_WORD = re.compile(
@@ -54,16 +54,18 @@ _PROMPT_WORD = re.compile(
     re.IGNORECASE,
 )
 _VERDICT_WORD = re.compile(
-    r"exact|match|right|valid|verified|proved|won|(?<!correct_)label|\bpass$|\bok$|_ok$", re.IGNORECASE
+    r"exact|match|equivalent|right|valid|verified|proved|won|(?<!correct_)label|\bpass$|\bok$|_ok$", re.IGNORECASE
 )
 _PREDICTION = re.compile(
-    r"(^|_)(pred|prediction|predicted|hypothesis|extracted|executed|output|response)(_|$)", re.IGNORECASE
+    r"(^|_)(pred|prediction|predicted|hypothesis|extracted|executed|output|response|final_(answer|result))(_|$)",
+    re.IGNORECASE,
 )
 _TOTAL = re.compile(
     r"^metrics\.|(^|[._])((\w+@|(pass|maj|majority|cons|best|avg|mean)_?at)_?(k|\d+)"
     r"|(final|best|mean|avg|average|overall)(_\w+)?|em|f1|(accuracy|acc)(_(mean|avg|std|ci)\w*)?)$",
     re.IGNORECASE,
 )
+_IS_TOTAL = "{!r} is of all prompts: give the file with a row for each sample or prompt."
 _OUTCOME_WORD = re.compile(rf"{_REWARD_WORD.pattern}|status|result|outcome", re.IGNORECASE)
 
 
@@ -171,11 +173,14 @@ def refuse_unrecognized(request: ReadRequest) -> NoReturn:
         prompt_like = [shlex.quote(name) for name in _like_prompts(rows) if name != reward] or ["NAME"]
         advice = "" if prompt_like != ["NAME"] else " Where no column does, write the prompt, or its id, into each row."
         action = f"name what rollouts of a group share: --prompt-column {prompt_like[0]}"
-        hint = f"The reward is taken to be {reward!r}; {action}.{advice}"
+        is_answered = column_roles.first_present(entries, (*column_roles.ANSWER_KEYS, *column_roles.TEXT_LISTS))
+        is_total = len(rows) == 1 and list_name is None and not is_answered and prompt_like == ["NAME"]
+        hint = _IS_TOTAL.format(reward) if is_total else f"The reward is taken to be {reward!r}; {action}.{advice}"
     elif candidates:
         hint = _reward_hint(rows, candidates, list_name)
     else:
-        hint = _ungraded(rows) or _shares_in_lists(rows) or _totals(rows) or hint
+        inner = rows[0][lists[0]] if lists and len(rows) == 1 else rows  # under each of several conditions
+        hint = _ungraded(inner) or _shares_in_lists(rows) or _totals(rows) or hint
     expected = (
         "Looked for what a trainer writes, and for samples of prompts: task_id with passed, score or n and c (sample "
         "files); rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)."
@@ -284,7 +289,7 @@ def _ungraded(rows: Sequence[Mapping[str, Any]]) -> str:
     if gold is not None and answer is not None:
         return f"No column is a verdict: grade {answer!r} against {gold!r}, and write it into each row as 'correct'."
     numbers = [name for name, cells in columns.items() if not _PROMPT_WORD.search(name) and any(map(is_number, cells))]
-    text = column_roles.first_present(columns, (*column_roles.ANSWER_KEYS, *column_roles.TEXT_LISTS))
+    text = column_roles.first_present(columns, (*column_roles.ANSWER_KEYS, *column_roles.TEXT_LISTS, answer or ""))
     is_graded = any(column_roles.are_words(cells) or any(map(is_list_of_objects, cells)) for cells in columns.values())
     if text is None or numbers or is_graded:
         return ""
@@ -298,7 +303,7 @@ def _totals(rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     totals = (leaf for row in rows for leaf in leaves_in(row) if _TOTAL.search(leaf[0]))
     name = next((name for name, cell in totals if is_number(column_roles.verdict_of(cell))), None)
-    return "" if name is None else f"{name!r} is of all prompts: give the file with a row for each sample or prompt."
+    return "" if name is None else _IS_TOTAL.format(name)
 
 
 def _shares_in_lists(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -293,6 +293,8 @@ def test_a_refused_pickle_says_what_helps(
         ({"prompt": "p", "ok": True, "boxed": "4"}, "--reward-column ok."),
         ({"prompt": "p", "human_label": 1.0}, "--reward-column human_label."),
         ({"prompt": "p", "receipt_verified": True}, "--reward-column receipt_verified."),
+        ({"prompt": "p", "auto_equivalent": True, "model_prediction": "4"}, "--reward-column auto_equivalent."),
+        ({"prompt": "p", "tests_passed": 3, "test_pass_rate": 0.5}, "--reward-column test_pass_rate."),
         ({"prompt": "p", "base_correct": "True", "correction_step": "2"}, "--reward-column base_correct."),
         ({"prompt": "p", "payload": {"reward_info": {"reward": 1}}}, "--reward-column payload.reward_info.reward."),
         ({"task_id": 1, "result": {"report": {"resolved": True}}}, "--reward-column result.report.resolved."),
@@ -317,6 +319,8 @@ def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str,
         ({"run_1.jsonl": {"total": 50, "pass@k": 0.7}}, "'run_1.jsonl.pass@k' is of all prompts"),
         ({"run_name": "b32", "final_validation_accuracy": "0.66"}, "'final_validation_accuracy' is of all prompts"),
         ({"id": "a", "params.run": 1, "metrics.exact_match": 0.1}, "'metrics.exact_match' is of all prompts"),
+        ({"score": 0.1, "score:std": 0.3, "chars": 2026.2}, "'score' is of all prompts"),
+        ({"accuracy": 0.35, "attempted": 20, "correct": 7, "seed": 1}, "'correct' is of all prompts"),
         ({"eval_reward": 0.5, "eval_runtime": 9.0}, "Name trainer_state.json, which is beside it"),
         ({"study": "v2", "accuracy": {"ppo": {"n": 3}, "grpo": {"n": 3}}}, "'accuracy' is an object of totals: give"),
         ({"question": "p", "f1": 0.5}, "Name the columns with --reward-column"),
@@ -402,7 +406,9 @@ def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[st
             {"question": "p", "generated_prediction": "4", "answer": "A"},
             "grade 'generated_prediction' against 'answer'",
         ),
+        ({"question": "p", "final_result": 18.0, "true_label": "18"}, "grade 'final_result' against 'true_label'"),
         ({"task_id": "a", "completion": "f()"}, "run the evaluation on 'completion'"),
+        ({"id": "a", "prediction": "4"}, "run the evaluation on 'prediction'"),
         ({"task_id": "a", "completion": "f()", "status": "Passed"}, ""),
         ({"task_id": "a", "completion": "f()", "tokens": 7}, ""),
         ({"idx": 1, "ys": ["a", "b"], "infos": [{"cost": 7}, {"cost": 9}]}, ""),
@@ -411,6 +417,9 @@ def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[st
 def test_responses_that_nobody_graded_are_to_be_graded(tmp_path: Path, row: dict[str, Any], instead: str) -> None:
     hint = refusal(write_lines(tmp_path / "log.jsonl", *[row] * 4), "is not a log that gradscope knows")
     assert hint.startswith(f"No column is a verdict: {instead}" if instead else "Name the columns with --reward-column")
+    arms = {arm: [row] * 4 for arm in ("cot", "act")}
+    if instead:
+        assert instead in refusal(write_rows(tmp_path / "a.json", arms), "is not a log that gradscope knows")
 
 
 @pytest.mark.parametrize("comment", ["# run 1, seed 3\n# model\n", "# run\n", ""])

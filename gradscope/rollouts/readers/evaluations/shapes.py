@@ -161,7 +161,7 @@ def prompt_rows(
         are_steps = isinstance(node, dict) and all(
             _STEP_KEY.match(key) and parse.step_number(key) is not None for key in node
         )
-        are_runs = not keys and isinstance(node, dict) and len(node) > 1 and {dict}.issuperset(map(type, node.values()))
+        are_runs = is_whole and isinstance(node, dict) and len(node) > 1 and {dict}.issuperset(map(type, node.values()))
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
             context = outer_cells
             if is_by_prompt:
