@@ -567,6 +567,9 @@ def test_verdicts_under_the_ids_of_prompts_may_be_those_of_several_runs(tmp_path
         [0] * 12 + [1] * 12,
     )
     assert (table.reward[:12].sum(), table.reward[12:].sum()) == (8, 4)
+    by_condition = {"base": runs, "masked": {f"masked_{run}": verdicts for run, verdicts in runs.items()}}
+    table = reward_table(read(tmp_path, by_condition).groups)
+    assert (table.policies, table.reward.sum()) == (("run0", "run1", "masked_run0", "masked_run1"), 24)
 
 
 def test_totals_name_the_list_that_may_hold_the_samples(tmp_path: Path) -> None:
