@@ -179,7 +179,7 @@ def refuse_unrecognized(request: ReadRequest) -> NoReturn:
     elif candidates:
         hint = _reward_hint(rows, candidates, list_name)
     else:
-        inner = rows[0][lists[0]] if lists and len(rows) == 1 else rows  # under each of several conditions
+        inner = rows[0][lists[0]] if len(rows) == 1 < len(lists) else rows  # under each of several conditions
         hint = _ungraded(inner) or _shares_in_lists(rows) or _totals(rows) or hint
     expected = (
         "Looked for what a trainer writes, and for samples of prompts: task_id with passed, score or n and c (sample "

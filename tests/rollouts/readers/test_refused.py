@@ -417,9 +417,9 @@ def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[st
 def test_responses_that_nobody_graded_are_to_be_graded(tmp_path: Path, row: dict[str, Any], instead: str) -> None:
     hint = refusal(write_lines(tmp_path / "log.jsonl", *[row] * 4), "is not a log that gradscope knows")
     assert hint.startswith(f"No column is a verdict: {instead}" if instead else "Name the columns with --reward-column")
-    arms = {arm: [row] * 4 for arm in ("cot", "act")}
-    if instead:
-        assert instead in refusal(write_rows(tmp_path / "a.json", arms), "is not a log that gradscope knows")
+    for document in ({"cot": [row] * 4, "act": [row] * 4}, {"rounds": [row], "seed": 7}):
+        if instead:
+            assert instead in refusal(write_rows(tmp_path / "a.json", document), "is not a log that gradscope knows")
 
 
 @pytest.mark.parametrize("comment", ["# run 1, seed 3\n# model\n", "# run\n", ""])
