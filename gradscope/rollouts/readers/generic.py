@@ -287,7 +287,8 @@ def _known_columns(request: records.ReadRequest, first: _FirstRows) -> ColumnNam
     }
     num_ids = len({prompt_id for prompt_id, _ in questions})
     are_states = columns.prompt_id is not None and 2 * num_ids < len(questions)  # of a world
-    is_guess = are_states and request.columns == ColumnNames() if columns.step is None else request.columns.step is None
+    may_be_turns = (are_states or first.layout) and request.columns == ColumnNames()
+    is_guess = may_be_turns if columns.step is None else request.columns.step is None
     names = roles.columns_in(first.head)
     if is_guess and records.are_turns({name: [row.get(name) for row in first.head] for name in names}):
         records.refuse_turns(request.path, columns.step)

@@ -19,7 +19,7 @@ from gradscope.rollouts.arrays import Counts
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.records import list_names
+from gradscope.rollouts.readers.parsing.records import EPISODE_ENDS, list_names
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns
 
 _ROLLOUT_KEYS = frozenset((*roles.TRIALS, *roles.ANSWER_KEYS, *roles.USUAL["completion"]))
@@ -52,7 +52,8 @@ _NUMBERED = re.compile(
 )
 """Keys that number prompts."""
 _HASH = re.compile(r"(?=.*[0-9])[0-9a-f]{8}[-0-9a-f]*")
-_TURN_KEYS = frozenset(("turn", "turn_id", "turn_idx", "turn_index", "round", "action", "observation"))
+_TURN_COUNTERS = ("turn", "turn_id", "turn_idx", "turn_index", "round")
+_TURN_KEYS = frozenset((*_TURN_COUNTERS, "action", "observation"))
 _MAX_LEVELS = 3
 _MAX_LISTS = 100  # side by side, of which one may hold the rollouts: more are under keys, as those of prompts
 _SHARED = 0.1  # of the prompts under several keys: benchmarks have none in common, policies asked for some of each do
@@ -241,9 +242,23 @@ def _aligned_lists(row: Mapping[str, Any], named: ColumnNames, *, is_of_batch: b
     return aligned if is_of_batch or has_texts or has_ids else ()
 
 
+def are_counted(elements: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the elements of a list count the turns of an episode, or only the last of them says that it ended.
+
+    >>> are_counted([{"done": False}, {"done": True}]), are_counted([{"turn": 0}, {"turn": 1}]), are_counted([{}, {}])
+    (True, True, False)
+    """
+    names = (roles.first_present(roles.columns_in(elements), names) for names in (_TURN_COUNTERS, EPISODE_ENDS))
+    turns, ends = ([element.get(name or "") for element in elements] for name in names)
+    size = len(elements)
+    return size > 1 and (turns in (list(range(size)), list(range(1, size + 1))) or ends == [*[0] * (size - 1), 1])
+
+
 def are_turns_of_one(name: str, elements: Iterable[Mapping[str, Any]]) -> bool:
     """Whether a list, by its name, holds the turns of one episode, which name no prompt of their own but in a trace."""
-    keys = frozenset(chain.from_iterable(elements))
+    keys = frozenset(chain.from_iterable(elements := list(elements)))
+    if are_counted(elements):
+        return True
     if re.fullmatch(r"(\w+_)?(trace|turns|trajectory)", name, re.IGNORECASE) and keys & (_ROLLOUT_KEYS | _PROMPT_KEYS):
         return True
     return re.search(_TURNS, name, re.IGNORECASE) is not None and _PROMPT_KEYS.isdisjoint(keys)
@@ -360,6 +375,8 @@ def _holds_rollouts(rows: Sequence[Mapping[str, Any]], layout: Layout, named: Co
     has_several_prompts = key in level_names and len({parse.text_of(row.get(key)) for row in level.rows(context)}) > 1
     is_answered = bool(level.columns) or not level_names.isdisjoint(_ROLLOUT_KEYS)
     has_several_prompts &= named.reward is not None or not are_turns_of_one(level.name or "", level.rows(context))
+    if named.reward is None and are_counted(list(level.rows(context))):
+        return False
     is_of_rollouts = has_several_prompts or (is_answered and not _NO_ROLLOUTS.search(level.name or ""))
     return is_of_rollouts and not roles.OFFERED.match(level.name or "")
 

@@ -21,6 +21,7 @@ from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles
 from gradscope.rollouts.readers.evaluations.shapes import refuse_lone_list
+from gradscope.rollouts.readers.nested import are_counted
 from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, list_of, step_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, are_turns, list_names, peek, refuse_turns
@@ -122,6 +123,8 @@ def refuse_unrecognized(request: ReadRequest) -> NoReturn:
     list_name = lists[0] if len(rows) == len(lists) == 1 else None
     rows = rows if list_name is None else rows[0][list_name]
     refuse_lone_list(request.path, rows)
+    if any(is_list_of_objects(cell) and are_counted(cell) for row in rows for cell in row.values()):
+        refuse_turns(request.path, None)
     if rows and all({"eval_runtime", "train_runtime"}.intersection(row) for row in rows):  # of TRL's all_results.json
         raise InputError(
             f"{request.path} has a trainer's totals, without steps.",

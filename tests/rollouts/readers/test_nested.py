@@ -81,6 +81,23 @@ def test_a_line_is_a_list_of_rollouts(tmp_path: Path, name: str) -> None:
         assert [group.rewards for group in run.groups] == [REWARDS[1, "p"], REWARDS[1, "q"]]
 
 
+EPISODES = [
+    [{"obs": obs, "action": f"{obs}{n}", "prompt": obs, "reward": float(n), "done": int(n)} for n in range(2)]
+    for obs in "pq"
+    for _ in range(2)
+]
+
+
+@pytest.mark.parametrize("key", ["done", "terminated", "turn"])
+@pytest.mark.parametrize("lines", [[dict(zip("abcd", EPISODES, strict=True))], EPISODES])
+def test_turns_in_lists_of_any_name_are_refused(tmp_path: Path, lines: list[Any], key: str) -> None:
+    """As gem's trainers write an episode under a key each."""
+    text = "".join(json.dumps(line) + "\n" for line in lines).replace('"done"', f'"{key}"')
+    for name in ("log.jsonl", "log.json"):
+        (tmp_path / name).write_text(text)
+        refusal(tmp_path / name, "has a row for each step of an episode")
+
+
 @pytest.mark.parametrize("has_question", [False, True])
 def test_lists_by_key_are_benchmarks_or_policies_with_the_same_prompts(tmp_path: Path, has_question: bool) -> None:
     def rows(name: str, num: int) -> list[dict[str, Any]]:

@@ -388,6 +388,7 @@ def objects_as_lists(rows: Sequence[Mapping[str, Any]], reward: str | None) -> S
     """
     listed = [name for name, cell in (rows[0] if rows else {}).items() if parse.is_list_of_objects(cell)]
     are_samples = len(listed) == 1 and not _NO_SAMPLES.match(listed[0])
+    are_samples = are_samples and not are_turns_of_one(listed[0], rows[0][listed[0]])
     if not are_samples or not all(isinstance(row.get(listed[0]), list) for row in rows):
         return rows
     samples = [row[listed[0]] for row in rows]

@@ -307,17 +307,23 @@ def _first_rows(
 
 _BINARY = 4096  # bytes of a file without a known suffix that are searched for a NUL byte
 
-_EPISODE_ENDS = ("done", "is_done", "terminated", "terminal", "is_terminal")
-_NEXT_STATES = {"next_obs", "next_state", "next_observation"}
+EPISODE_ENDS = ("done", "is_done", "terminated", "terminal", "is_terminal")
+_STATES = {"obs", "state", "observation"}
+_NEXT_STATES = {f"next_{name}" for name in _STATES}
 _RUNNING_SUM = {"action", "cumulative_reward"}
 
 
 def are_turns(columns: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether rows with a step are those of episodes in an environment: most of them do not end one."""
+    """Whether rows with a step are those of episodes in an environment: most of them do not end one.
+
+    Of rows of what was seen and done, one that does not is enough.
+    """
     by_name = {name.rpartition(".")[2]: cells for name, cells in columns.items()}
-    ends = next((by_name[name] for name in _EPISODE_ENDS if name in by_name), ())
+    ends = next((by_name[name] for name in EPISODE_ENDS if name in by_name), ())
     num_within = sum(text_of(cell).lower() in ("false", "0", "0.0") for cell in ends)
-    return num_within > len(ends) / 2 or not _NEXT_STATES.isdisjoint(columns) or columns.keys() >= _RUNNING_SUM
+    are_moves = "action" in by_name and not _STATES.isdisjoint(by_name)
+    is_within = num_within > (0 if are_moves else len(ends) / 2)
+    return is_within or not _NEXT_STATES.isdisjoint(columns) or columns.keys() >= _RUNNING_SUM
 
 
 def refuse_turns(path: Path, step: str | None) -> NoReturn:
