@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import starmap
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, logs_with, read_metrics_log
 from gradscope.rollouts.readers.metrics_alone.naming import Naming, naming_of
-from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
+from gradscope.rollouts.readers.parsing.cells import logged_number, logged_numbers, step_number, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, with_set_aside
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.settings import flattened, read_document, read_trainer_settings
-from gradscope.rollouts.readers.parsing.tables import read_jsonl, stem_of
+from gradscope.rollouts.readers.parsing.tables import expand, read_jsonl, read_rows, stem_of
 from gradscope.rollouts.run import Run, StepMetrics, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import find_base, find_tokenizer, weights_at, with_initial
 from gradscope.say import counted
@@ -94,7 +94,8 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
     """
     folder = request.path if request.path.is_dir() else request.path.parent
     folders = [folder, folder.parent] if _ROLLOUT_FOLDER.fullmatch(folder.name) else [folder]
-    counts_from_0 = run.source.format == "generic" and 0 in run.steps
+    is_script = run.source.format == "generic"
+    counts_from_0 = is_script and 0 in run.steps
     run = replace(run, **saved_weights(request, _LAYOUT, folders, counts_from_0=counts_from_0))
     run = replace(run, settings=_per_update(run.settings))
     for folder in folders:
@@ -104,7 +105,6 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
         if events:
             return _logged(run, events, scalar_metrics(events, {}, quarantine), quarantine)
         metrics = StepMetrics.from_mapping(metric_lines(filter(Path.is_file, [lines]), {}, quarantine))
-        is_script = run.source.format == "generic"
         if is_script and metrics and "grad_norm" not in naming_of(metrics.columns, {}).parts:
             metrics = StepMetrics.from_mapping(table_metrics(lines, quarantine) or metrics)  # in objects, or as text
         if metrics or (lines.is_file() and (not is_script or quarantine.result().lost)):
@@ -131,7 +131,37 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
             inferred = (*run.source.inferred, f"Metrics are those of {tables[0]}.")
             run = replace(run, source=replace(run.source, inferred=inferred))
             return _logged(run, tables, logged, quarantine)
-    return run
+    return _with_metrics_of_rows(request, run) if is_script and not request.rewards_only else run
+
+
+_OF_A_STEP = {"grad_norm", "kl", "loss", "entropy", "learning_rate"}
+"""Metrics that a script may write into each row of their step."""
+
+
+def _with_metrics_of_rows(request: ReadRequest, run: Run) -> Run:
+    """The run with the norm of each step, and other metrics of it, that all rows of the step agree on."""
+    first = peek(request.path)
+    step = roles.columns_of_rows(first, request.columns).step
+    names = {name: part.formula for name, part in naming_of(roles.columns_in(first), {}).parts.items()}
+    names = {name: key for name, key in names.items() if name in _OF_A_STEP and any(key in row for row in first)}
+    if step is None or "grad_norm" not in names:
+        return run
+    values: dict[str, dict[int, set[float]]] = {name: {} for name in names}
+    for _, row in chain.from_iterable(read_rows(file, QuarantineLog()) for file in expand(request.path)):
+        if (number := step_number(row.get(step))) is None:
+            continue
+        for name, key in names.items():
+            if (value := logged_number(row.get(key))) is not None:
+                values[name].setdefault(number, set()).add(value)
+    common = {name: by_step for name, by_step in values.items() if max(map(len, by_step.values()), default=0) == 1}
+    if "grad_norm" not in common:
+        return run
+    metrics: Metrics = {}
+    for name, by_step in common.items():
+        for number, (value,) in by_step.items():
+            metrics.setdefault(number, {})[name] = value
+    inferred = (*run.source.inferred, f"Each row has the {' and '.join(common)} of its step.")
+    return _logged(replace(run, source=replace(run.source, inferred=inferred)), [], metrics, QuarantineLog())
 
 
 HELD_OUT = re.compile(r"(?<![a-z])(eval|valid|val(?![a-z])|test)", re.IGNORECASE)

@@ -177,6 +177,31 @@ def write_model(folder: Path, *, adapter: bool = False) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    ("changes", "logged"),
+    [
+        ({}, {1: {"grad_norm": 0.5, "kl": 0.01}, 2: {"grad_norm": 0.25, "kl": 0.02}}),
+        ({"kl": 3.0}, {1: {"grad_norm": 0.5}, 2: {"grad_norm": 0.25}}),  # one of the rollout
+        ({"grad_norm": 3.0}, {}),
+        ({"step": "last", "grad_norm": 3.0}, {1: {"grad_norm": 0.5, "kl": 0.01}, 2: {"grad_norm": 0.25, "kl": 0.02}}),
+    ],
+)
+def test_rows_may_hold_the_norm_of_their_step(
+    changes: dict[str, Any], logged: dict[int, dict[str, float]], tmp_path: Path
+) -> None:
+    rows = [
+        {"step": step, "prompt": f"p{row % 2}", "reward": row % 3, "kl": 0.01 * step, "grad_norm": 0.5 / step}
+        for step in (1, 2)
+        for row in range(4)
+    ]
+    path = write_lines(tmp_path / "rollouts.jsonl", *rows[:-1], rows[-1] | changes)
+    run = read_run(path)
+    metrics = {step: dict(values) for step, values in run.metrics.items()}
+    assert metrics == {step: pytest.approx(values) for step, values in logged.items()}
+    assert any("Each row has the" in sentence for sentence in run.source.inferred) == bool(logged)
+    assert not read_run(path, rewards_only=True).metrics  # whose time it would double
+
+
 def test_models_inside_checkpoints_are_listed_and_other_checkpoints_say_what_to_run(tmp_path: Path) -> None:
     write_model(tmp_path / "step_2" / "weights" / "merged")
     write_model(tmp_path / "step_1")
