@@ -141,9 +141,10 @@ _OF_A_STEP = {"grad_norm", "kl", "loss", "entropy", "learning_rate"}
 def _with_metrics_of_rows(request: ReadRequest, run: Run) -> Run:
     """The run with the norm of each step, and other metrics of it, that all rows of the step agree on."""
     first = peek(request.path)
-    step = roles.columns_of_rows(first, request.columns).step
-    names = {name: part.formula for name, part in naming_of(roles.columns_in(first), {}).parts.items()}
-    names = {name: key for name, key in names.items() if name in _OF_A_STEP and any(key in row for row in first)}
+    columns = roles.columns_in(first)
+    step = request.columns.step or roles.first_present(columns, roles.USUAL["step"])
+    names = {name: part.formula for name, part in naming_of(columns, {}).parts.items()}
+    names = {name: key for name, key in names.items() if name in _OF_A_STEP and key in columns}
     if step is None or "grad_norm" not in names:
         return run
     values: dict[str, dict[int, set[float]]] = {name: {} for name in names}
