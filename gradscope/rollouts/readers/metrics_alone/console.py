@@ -86,6 +86,7 @@ _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
 _AFTER_BAR = re.compile(
     r"\b(?P<step>[0-9]{1,12})/(?P<total>[0-9]{1,12}) \[[^\[\]=]{1,60}(?:it/s|s/it), ?(?P<rest>[^\[\]]{1,2000})\]"
 )
+_EVAL_BAR = re.compile(r"\W*(?:eval(?:uat\w+)?|val(?:idation)?|test(?:ing)?)\s*:", re.IGNORECASE)
 _DASHED = re.compile(r" - [^\s:]+:\S+ - ")
 _DASH_CELL = r"(?:[-+0-9.einaf]|np\.float[0-9]*\(|\))*"
 _DASHED_STEP = re.compile(r"\bstep:[0-9]{1,15}(?= -|\s*$)")
@@ -261,9 +262,13 @@ class PrintedLines:
             return {**values, "epoch": int(epoch["epoch"]), "step": int(epoch["step"])}
         bar = _AFTER_BAR.search(text) if has_bar(text) else None
         if bar is not None and any(map(_REWARD_OR_LOSS.search, values := _named(bar["rest"]))):
+            if _EVAL_BAR.match(text):
+                return {}
             if bar["step"] == bar["total"] and bar["total"] not in self._running:
-                if not self.ended or self.ended[-1][1] != values:  # the end is often drawn twice
-                    self.ended.append((location, values))
+                last = self.ended[-1][1] if self.ended else {}
+                if any(str(last.get(key)) != str(value) for key, value in values.items()):  # often drawn twice
+                    self.ended += [] if self.ended and last.keys().isdisjoint(values) else [(location, {})]
+                    self.ended[-1][1].update(values)  # of rollouts, and of the update with them
                 return {}
             self._running.add(bar["total"])
             return {**values, "step": int(bar["step"])}

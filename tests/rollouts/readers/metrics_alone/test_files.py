@@ -224,6 +224,16 @@ def test_a_bar_of_progress_that_is_drawn_over_itself_has_a_row_a_step(tmp_path: 
     assert [(row["step"], row["rm"]) for row in rows] == [(step, step + 0.5) for step in (1, 2, 2, 3)]
 
 
+def test_bars_of_rollouts_and_of_the_update_after_them_are_one_step(tmp_path: Path) -> None:
+    """The rewards of an evaluation were every second step, and updates without a KL counted twice."""
+    times, lines = "[00:01<00:00, 1.2s/it,", list[str]()
+    for step in (1, 2, 3):
+        update = f"1|7|Loss: 0.1: 100%|█| 7/7 {times} loss=0.{step}, kl=nan]"
+        lines += [f"val: 9/9 {times} reward=0.9]", f"train: 64/64 {times} reward=0.{step}]", update, update + "Saved"]
+    rows = cells_in(write(tmp_path / "x.log", "\n".join(lines)))
+    assert [(row["step"], row["reward"], row["loss"]) for row in rows] == [(n, n / 10, n / 10) for n in (1, 2, 3)]
+
+
 def test_a_dictionary_has_the_step_of_the_line_before(tmp_path: Path) -> None:
     dictionary, aside = "{'loss': 2.5, 'kl': 0.1}\n", aside_log()
     text = dictionary + "".join(f"[STEP {step:4}]  loss={step}.25  lr=0.1\n{dictionary}" for step in (5, 10, 115))
