@@ -149,8 +149,8 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
     candidates = [name for name in reward_columns(present, "") if not _AGGREGATES.match(name) and "." not in name]
     if guessed["reward"] is None and len(candidates) == 1:
         guessed["reward"] = candidates[0]
-    if (total := f"{guessed['reward'] or 'rewards'}.total") in present:  # of an object with its parts
-        guessed["reward"] = total
+    totals = tuple(f"{guessed['reward'] or 'rewards'}.{entry}" for entry in ("total", "reward"))
+    guessed["reward"] = first_present(present, totals) or guessed["reward"]  # of an object with its parts
     if key_of(ColumnNames(**guessed)) is None:
         ids = () if guessed["step"] else ("id", "idx")  # next to a step they number rows
         numbers = (name for name in present if PROMPT_NUMBER.fullmatch(name) or name in ids)

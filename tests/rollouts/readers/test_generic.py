@@ -351,8 +351,8 @@ def test_rewards_in_an_object_without_their_sum_are_asked_for(tmp_path: Path) ->
     run = read_run(path, naming(reward="rewards.accuracy"))
     assert list(rewards_of(run).values()) == [(0.0, 1.0)]
     assert run.groups[0].rollouts[1].rewards == {"rewards.accuracy": 1.0, "rewards.form": 0.0}
-    for name in ("reward", "rewards"):
-        summed = ({"step": 1, "prompt": "p", name: row["rewards"] | {"total": 0.5}} for row in rows)
+    for name, entry in product(("reward", "rewards"), ("total", "reward")):
+        summed = ({"step": 1, "prompt": "p", name: row["rewards"] | {entry: 0.5}} for row in rows)
         run = read_run(write(tmp_path / "c.jsonl", *summed))
         assert [group.rewards for group in run.groups] == [(0.5, 0.5)]
         assert run.groups[0].rollouts[1].rewards[f"{name}.accuracy"] == 1.0
