@@ -70,7 +70,7 @@ class Quarantine(Struct, frozen=True, kw_only=True):
 def _counted(rows: int, rollouts: int) -> str:
     if rollouts in (rows, 0):  # blank lines hold none
         return counted(rows, "row")
-    return f"{rows:,} lines of some {rollouts:,} rollouts"
+    return f"{counted(rows, 'line')} of some {rollouts:,} rollouts"
 
 
 def merged(sources: Sequence[Source]) -> Source:

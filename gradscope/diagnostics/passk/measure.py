@@ -156,6 +156,7 @@ def _policies_of(run: Run) -> tuple[str | None, ...]:
 
 
 USUAL_KS = (5, 10, 20, 50, 100)  # budgets that papers report, in addition to the powers of two
+_FAILURES = ("is_incorrect", "is_not_attempted")  # of SimpleQA, beside what is correct: to have one is no pass
 _NO_VERDICT = "the scores are neither 0/1 nor -1/1, and which of them pass is not known (--success-threshold)"
 
 
@@ -263,7 +264,8 @@ def _evaluation_tables(
     named, read = read.columns.reward, replace(read, reader=log.format)
     try:
         run = _read(log.path, read, progress=progress)
-        scorers = (named,) if named else log.scorers or tuple(reward_table(run.groups).rewards) or (None,)
+        scores = (name for name in reward_table(run.groups).rewards if name not in _FAILURES)
+        scorers = (named,) if named else log.scorers or tuple(scores) or (None,)
         for scorer in scorers:
             if scorer not in (None, named, *reward_table(run.groups).rewards):
                 columns = replace(read.columns, reward=scorer)

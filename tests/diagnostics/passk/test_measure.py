@@ -16,6 +16,7 @@ from tests.conftest import REPOSITORY
 from tests.diagnostics.compared_runs import write_run
 from tests.diagnostics.made_up_runs import FIRST, group_of, humaneval, run_of, samples, tau_bench
 from tests.render.printing import printed
+from tests.rollouts.readers.evaluations.test_harnesses import review
 from tests.rollouts.readers.evaluations.test_inspect_ai import archive
 from tests.rollouts.readers.lines import write_lines
 
@@ -191,6 +192,15 @@ def test_filters_of_lm_eval_are_scorers_and_files_and_folders_are_evaluations(tm
         ("samples_rows", "reward", 0.25),
         ("trl", "reward", None),
     ]
+
+
+def test_a_score_of_what_is_wrong_is_no_scorer(tmp_path: Path) -> None:
+    for task in "ab":
+        values = [{"is_correct": i == 0, "is_incorrect": i == 1, "is_not_attempted": i == 2} for i in range(4)]
+        rows = [review(2 * i, value, main_score_name="is_correct") for i, value in enumerate(values)]
+        write_lines(tmp_path / f"reviews/m/{task}.jsonl", *rows)
+    report = passk.measure_pass_at_k(tmp_path)
+    assert [(t.evaluation.scorer, t.rows[0].pass_at_k.value) for t in report.tables] == [("is_correct", 0.25)] * 2
 
 
 def test_groups_of_one_prompt_are_pooled_and_missing_verdicts_counted() -> None:

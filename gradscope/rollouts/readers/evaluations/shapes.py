@@ -19,6 +19,7 @@ from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.records import END_COLUMNS, list_names
 
 _ANSWERS = frozenset((*roles.ANSWER_KEYS, *roles.TEXT_LISTS))
+_ANSWERS_OF_ONE = (*roles.ANSWER_KEYS, "generation", "generations", "responses", "completions")
 _RESPONSES = _ANSWERS.union(roles.REWARD_LISTS)
 _ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *roles.ANSWER_KEYS[:1])
 """Keys under which a text is the policy's response, and not the task's own solution."""
@@ -448,10 +449,14 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples 
         if isinstance(value, dict) and any(parse.is_number(value.get(name)) for name in names)
     }
     main = next((name for name in names if any(parse.is_number(value.get(name)) for value in named.values())), None)
-    texts = [next((value[key] for key in roles.ANSWER_KEYS if key in value), None) for value in named.values()]
+    answers = [next((value[key] for key in _ANSWERS_OF_ONE if key in value), None) for value in named.values()]
+    if any(isinstance(answer, list) and len(answer) > 1 for answer in answers):
+        return None  # of which the verdict may be that of a vote
+    texts = [answer[0] if isinstance(answer, list) and answer else answer for answer in answers]
+    are_answered = any(not value.keys().isdisjoint(_ANSWERS_OF_ONE) for value in named.values())
     are_verdicts = any(isinstance(value.get(main), bool) for value in named.values())
     has_prompt = not row.keys().isdisjoint(NAMES)
-    if len(named) < 2 or not (any(texts) or (are_verdicts and has_prompt)):  # numbers alone are means over many samples
+    if len(named) < 2 or not (are_answered or (are_verdicts and has_prompt)):  # numbers alone are means of many samples
         return None
     if not has_prompt and are_rows_by_key(row):
         return None

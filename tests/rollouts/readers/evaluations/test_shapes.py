@@ -55,6 +55,9 @@ def test_one_policy_a_key_is_a_sample_of_each() -> None:
     samples = shape({"id": 1, "big": {"output": "4", "correct": True}, "small": {"output": "5", "correct": False}})
     assert samples.shape == "one sample of each of 2 policies (big, small)"
     assert (samples.policies, samples.rewards, samples.texts) == (("big", "small"), (True, False), ("4", "5"))
+    lists = {"id": 1, "cot": {"generation": ["4"], "score": 1}, "none": {"generation": None, "score": 0}}
+    assert (shape(lists).rewards, shape(lists).texts) == ((1, 0), ("4", None))
+    assert samples_of(lists | {"cot": {"generation": ["4", "5"], "score": 1}}) is None  # of a vote, or of the best
     assert samples_of({"id": 1, "big": {"correct": True}}) is None
     assert samples_of({"gsm8k": {"acc": True}, "mmlu": {"acc": True}}) is None  # lm-eval's `higher_is_better`
 
