@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +13,7 @@ from msgspec import Struct
 from gradscope.say import amount, counted, listed, non_finite_word, number, percent, with_interval
 
 if TYPE_CHECKING:  # what only names a type is not loaded with every log
+    from gradscope.estimate import Estimate
     from gradscope.metrics.uncertainty.levels import Jump, LateChange
     from gradscope.results.degeneracy import DegeneracyCourse
     from gradscope.results.logged import MetricCourse
@@ -154,6 +155,13 @@ def _is_flat(series: MetricCourse) -> bool:
     return bool(_fifths(series)) and min(series.values) == max(series.values)
 
 
+def is_constant(metrics: Sequence[MetricCourse]) -> bool:
+    """Whether the mean reward never moves, nor any group has unequal rewards."""
+    reward, dead = metric_named(metrics, "reward"), metric_named(metrics, "frac_reward_zero_std")
+    is_equal = dead_steps(metrics)[0] == 1.0 if dead is None else min(dead.values) >= 1.0
+    return reward is not None and _is_flat(reward) and is_equal
+
+
 def _fifths(series: MetricCourse) -> list[tuple[float, str]]:
     """Mean and steps of the first, the middle and the last fifth of its steps; none where a fifth is less than two."""
     steps, values, size = series.steps, series.values, len(series.steps) // 5
@@ -220,17 +228,16 @@ def clip_sentence(metrics: Sequence[MetricCourse]) -> str:
 
 
 CLIP_ADVICE = "Take fewer updates from a batch (num_iterations in TRL), or a smaller learning rate."
-Direction = Literal["falls", "hardly rises", "stalls", "rises", "is"]
+Direction = Literal["falls", "hardly rises", "stalls", "levels off", "rises", "is"]
 
 
 def reward_level_sentences(metrics: Sequence[MetricCourse]) -> Iterator[str]:
     """That the mean reward never moves, or no more, or is at one step of another order."""
-    reward, dead = metric_named(metrics, "reward"), metric_named(metrics, "frac_reward_zero_std")
+    reward = metric_named(metrics, "reward")
     if reward is None:
         return
     if _is_flat(reward):
-        is_equal = dead_steps(metrics)[0] == 1.0 if dead is None else min(dead.values) >= 1.0
-        why = "" if is_equal else "is rounded, relative to its group, or "
+        why = "" if is_constant(metrics) else "is rounded, relative to its group, or "
         logged = f"The mean reward is logged as {amount(reward.values[0])} at all {len(reward.steps):,} steps"
         yield f"{logged}: it {why}tells no answers apart."
     else:
@@ -246,19 +253,39 @@ _MEDIUM_CHANGE = 0.5  # of the logged spread of rewards (Cohen 1988)
 
 
 def dip_sentence(metrics: Sequence[MetricCourse]) -> str:
-    """That the mean reward fell within a few steps, by a third of its range, and came back; empty where it did not."""
-    # Of 60 series each of 40 to 400 steps that wander (AR of .5 to .95, random walks) 0 to 5 % do.
+    """That the mean reward fell, within a few steps or slowly, and came back; empty where it did not, or by little."""
+    # By a third of the range within a few steps, else surely from one twentieth of the steps to a later one, by half of
+    # the logged spread. Of series that wander (AR of .5 to .95) 0 to 5 % do.
     reward, spread = metric_named(metrics, "reward"), metric_named(metrics, "reward_std")
     if reward is None or reward.mean.value is None or len(reward.steps) < _MIN_STEPS:
         return ""
     from gradscope.metrics.uncertainty.levels import drop  # behind it lies scipy
 
-    fall = drop(dict(zip(reward.steps, reward.values, strict=True)), share=1 / 3, lasts=False)
+    steps, values = reward.steps, reward.values
+    fall = drop(dict(zip(steps, values, strict=True)), share=1 / 3, lasts=False)
     medium = _MEDIUM_CHANGE * ((spread and spread.mean.value) or 0.0)
-    if fall is None or fall.before - fall.after < medium:
+    if fall is not None and fall.before - fall.after >= medium:
+        ends = f"from {amount(fall.before)} to {amount(fall.after)} at step {fall.step}, {amount(fall.end)} in the end"
+        return f"The mean reward fell and came back: {ends} (medians of {fall.num_median} steps)."
+    from gradscope.metrics.uncertainty.steps import changes_between
+
+    number = min(_TWENTIETHS, len(steps) // _MIN_OF_PART)
+    ends_of = [len(steps) * part // number for part in range(number + 1)]
+    parts = [slice(start, end) for start, end in pairwise(ends_of)]
+    *levels, last = (fmean(values[part]) for part in parts)
+    high, low = max(combinations(range(len(levels)), 2), key=lambda pair: min(levels[pair[0]], last) - levels[pair[1]])
+    depth = levels[high] - levels[low]
+    if depth < (medium or (max(values) - min(values)) / 3) or last - levels[low] < depth / 2:
         return ""
-    ends = f"from {amount(fall.before)} to {amount(fall.after)} at step {fall.step}, {amount(fall.end)} in the end"
-    return f"The mean reward fell and came back: {ends} (medians of {fall.num_median} steps)."
+    falls, returns = changes_between(values, [(parts[high], parts[low]), (parts[low], parts[-1])])
+    if falls.side_of_zero >= 0 or returns.side_of_zero <= 0:
+        return ""
+    named = zip((levels[high], levels[low], last), (parts[high], parts[low], parts[-1]), strict=True)
+    levels_at = (f"{level:z.3g} at steps {steps[part.start]} to {steps[part.stop - 1]}" for level, part in named)
+    return f"The mean reward fell and came back: {', '.join(levels_at)}."
+
+
+_TWENTIETHS, _MIN_OF_PART = 20, 5  # parts in which a slow fall is looked for, and their fewest steps
 
 
 def level_sentences(metrics: Sequence[MetricCourse]) -> Iterator[str]:
@@ -277,43 +304,66 @@ def level_sentences(metrics: Sequence[MetricCourse]) -> Iterator[str]:
 
 
 def reward_direction(metrics: Sequence[MetricCourse]) -> Direction:
-    """The direction of the mean reward; "is" where it is uncertain, or it falls by little.
+    """The direction of the mean reward, by fifths of its steps; "is" where it is uncertain, or it falls by little.
 
-    It hardly rises where any rise is surely small against the logged spread of rewards, though there is room: of
-    rewards up to 1, half a deviation. It stalls where that is so from the middle fifth on.
+    It hardly rises where any rise is surely small against the logged spread of rewards, though there is room. Where it
+    rose and that is so from the middle fifth on it stalls; of rewards above 1, whose room is not known, it levels off.
     """
     series, spread = metric_named(metrics, "reward"), metric_named(metrics, "reward_std")
-    if series is not None and _falls(series):
-        return "falls"
     if series is None or series.mean.value is None or not (fifths := _fifths(series)) or _is_flat(series):
         return "is"
-    from gradscope.metrics.uncertainty.steps import trend  # behind it lies scipy
-
     small = SMALL_CHANGE * ((spread and spread.mean.value) or 0.0)
-    change = trend(series.steps, series.values)
-    if change.side_of_zero < 0:
-        return "falls" if (change.value or 0.0) <= -small else "is"
-    if change.ends[1] < small and _has_room(series, fifths[0][0], small):
+    if _falls(series, small=small):
+        return "falls"
+    (first, _), (middle, _), (last, _) = fifths
+    since_first, since_middle, before, _ = _changes(series)
+    pace = middle - first
+    is_small = all(change.ends[1] < small and (change.value or 0.0) > -small for change in (since_first, since_middle))
+    if since_first.side_of_zero < 0:
+        return "is"
+    if is_small and _room(series, first):
         return "hardly rises"
-    start, pace = (len(series.steps) - len(series.steps) // 5) // 2, fifths[1][0] - fifths[0][0]
-    later = trend(series.steps[start:], series.values[start:])
-    # at the pace of the first half a line from the middle fifth on would rise by 1.5 times that
-    stalls = later.ends[1] < max(small, pace / 2) and (later.value or 0.0) > -max(small, pace / 4)
-    if stalls and _has_room(series, fifths[1][0], max(small, pace / 5)):
-        return "stalls"
-    if change.side_of_zero > 0:
-        return "rises"
-    # a trend leaves curves that level off open
-    size, rise = len(series.steps) // 5, fifths[-1][0] - fifths[0][0]
-    is_long = len(series.steps) >= _MIN_STEPS
-    return "rises" if is_long and _is_beyond_noise(series.values, rise, size, _A_RISE) else "is"
+    has_risen = 1 in (since_first.side_of_zero, before.side_of_zero)
+    slows = since_middle.ends[1] < max(small, pace / 3) and -max(small, pace / 4) < last - middle < pace / 3
+    if has_risen and slows and (room := _room(series, max(middle, last))):
+        return "stalls" if room < math.inf else "levels off"
+    return "rises" if since_first.side_of_zero > 0 else "is"
 
 
-def _has_room(series: MetricCourse, level: float, small: float) -> bool:
-    """Whether a reward of up to 1 can rise from a level by more than a small change; that of others is not known."""
-    return max(series.values) > 1.0 or 1.0 - level > 2.5 * small
+def falls_far(metrics: Sequence[MetricCourse]) -> bool:
+    """Whether a mean reward that falls does so by half its logged spread, or without one at once for good."""
+    series, spread = metric_named(metrics, "reward"), metric_named(metrics, "reward_std")
+    if series is None or not (medium := _MEDIUM_CHANGE * ((spread and spread.mean.value) or 0.0)):
+        return series is not None and bool(drop_clause(series.steps, series.values))
+    (first, _), (middle, _), (last, _) = _fifths(series)
+    return max(first, middle) - min(last, fmean(series.values[-_end_of(len(series.values)) :])) >= medium
 
 
+def _changes(series: MetricCourse) -> list[Estimate]:
+    """From the first and the middle fifth of its steps to the last, between them, and from the middle to the end."""
+    from gradscope.metrics.uncertainty.steps import changes_between  # behind it lies scipy
+
+    number, size = len(series.steps), len(series.steps) // 5
+    first, middle, last = (slice(start, start + size) for start in (0, (number - size) // 2, number - size))
+    end = slice(number - _end_of(number), number)
+    return changes_between(series.values, [(first, last), (middle, last), (first, middle), (middle, end)])
+
+
+def _end_of(number: int) -> int:
+    """How many of so many steps are the end: a twentieth, and five at least, but no more than a fifth."""
+    return min(max(number // _TWENTIETHS, _MIN_OF_PART), number // 5)
+
+
+def _room(series: MetricCourse, level: float) -> float:
+    """How far a reward of up to 1 can rise from a level, 0 of one that is good; that of others is not known."""
+    low, high = min(series.values), max(series.values)
+    if high > 1.0:
+        return math.inf
+    return 1.0 - level if 1.0 - level > GOOD * (1.0 if low >= 0.0 else 2.0) else 0.0
+
+
+GOOD = 0.2
+"""Share of the range of rewards, from the highest one down, within which a mean is good: a pass rate of 0.8."""
 SMALL_CHANGE = 0.2
 """Standard deviations of the rewards below which a change of their mean is small (Cohen 1988)."""
 FALLEN_ADVICE = (
@@ -344,22 +394,28 @@ _MIN_STEPS = 20  # with fewer a fifth is not even a handful
 _TOO_SHORT = ": too few steps to tell where it goes"
 
 
-def _falls(series: MetricCourse, min_steps: int = _MIN_STEPS) -> bool:
-    """Whether an earlier fifth of steps has more than the last one, by a quarter of the range, or it drops for good."""
-    values = series.values
-    if series.mean.value is None or len(values) < min_steps:
-        return False
-    first, middle, last = (mean for mean, _ in _fifths(series))
-    fall = max(first, middle) - last
-    if fall > (max(values) - min(values)) / 4 and _is_beyond_noise(values, fall, len(values) // 5, _A_FALL):
-        return True
-    return bool(drop_clause(series.steps, values))
+def _falls(series: MetricCourse, *, small: float = 0.0) -> bool:
+    """Whether an earlier fifth of steps surely has more than the last one, by no small change, or it drops for good."""
+    small = small or (max(series.values) - min(series.values)) / 4
+    from gradscope.metrics.uncertainty.intervals import bonferroni
+
+    since_first, since_middle, _, at_end = _changes(series)
+    changes = [bonferroni(change, 3) for change in (since_first, since_middle, at_end)]
+    falls = any(change.side_of_zero < 0 and (change.value or 0.0) <= -small for change in changes)
+    return falls or bool(drop_clause(series.steps, series.values))
 
 
 def _in_parts(series: MetricCourse) -> str:
-    """The means of its fifths, and where it drops for good; empty where a fifth is less than two steps."""
-    means = ", ".join(f"{mean:z.3g} {steps}" for mean, steps in _fifths(series))
-    return f"{means}{drop_clause(series.steps, series.values)}"
+    """The means of its fifths, where it drops for good, and its end, if most of a fall is there; empty where short."""
+    fifths, values, number = _fifths(series), series.values, len(series.steps)
+    means = ", ".join(f"{mean:z.3g} {steps}" for mean, steps in fifths)
+    drops = drop_clause(series.steps, values)
+    if fifths and not drops:
+        size, levels = _end_of(number), [mean for mean, _ in fifths]
+        end = fmean(values[-size:])
+        if levels[-1] - end > max(max(levels) - levels[-1], (max(values) - min(values)) / 10):
+            means += f", {end:z.3g} at steps {series.steps[-size]} to {series.steps[-1]}"
+    return f"{means}{drops}"
 
 
 def drop_clause(steps: Sequence[int], values: Sequence[float]) -> str:
@@ -397,31 +453,14 @@ def _end_clause(steps: Sequence[int], values: Sequence[float]) -> str:
     return f"; it drops at step {steps[-_LAST]} from {level}, to {amount(last[-1])} at the last, {steps[-1]}"
 
 
-def _is_beyond_noise(values: Sequence[float], change: float, size: int, errors: float) -> bool:
-    """Whether a change of the mean of so many steps is beyond the noise of neighbors, and so many of its errors."""
-    if change <= 4 * math.sqrt(fmean((after - before) ** 2 for before, after in pairwise(values)) / size):
-        return False
-    from gradscope.metrics.uncertainty.steps import error_of_part  # behind it lies scipy
-
-    return change > errors * error_of_part(values, size)
-
-
-_A_FALL = 3.5
-"""Errors of a fifth, 2.5 of a difference: then 3 to 15 % of series of 10 to 120 steps that wander (AR(.8)) fall,
-where 11 to 30 % did by the noise of neighbors alone; of falls of four deviations in 20 steps or more 60 to 100 % do."""
-_A_RISE = 6.0  # then 0 to 2 % of series of 20 to 300 steps that wander (AR(.8)) rise, of AR(.9) 0 to 5 %
-
-
 def lost_sentence(verdicts: Sequence[MetricCourse], reward_direction: str = "is") -> str:
     """Held-out scores that fall; evaluations come every few steps, and ten of them suffice."""
-    lost = [series for series in verdicts if _falls(series, min_steps=10)]
+    lost = [series for series in verdicts if series.mean.value is not None and _fifths(series) and _falls(series)]
     if not lost:
         return ""
     also = f"; likewise {', '.join(series.name for series in lost[1:3])}" if lost[1:] else ""
     also += f" and {len(lost) - 3} more" if lost[3:] else ""
-    contrast = (
-        f" while the mean reward {reward_direction}" if reward_direction in ("rises", "hardly rises", "stalls") else ""
-    )
+    contrast = f" while the mean reward {reward_direction}" if reward_direction not in ("is", "falls") else ""
     return f"{lost[0].name} falls{contrast}: {_in_parts(lost[0])}{also}."
 
 
@@ -442,11 +481,13 @@ def reward_sentence(metrics: Sequence[MetricCourse], goes: Direction | None = No
         return f"The mean reward {goes}: {parts}."
     if len(series.steps) < _MIN_STEPS:
         return f"The mean reward was {parts}{_TOO_SHORT}."
-    from gradscope.metrics.uncertainty.steps import trend  # behind it lies scipy
-
-    reach = 1.0 if 0.0 <= min(series.values) <= max(series.values) <= 1.0 else math.inf
-    change = with_interval(trend(series.steps, series.values).within(-reach, reach), "+.3g")
-    return f"The mean reward was {parts}: along its line it changes by {change}, which leaves open where it goes."
+    change, reach = _changes(series)[0], max(series.values) - min(series.values)
+    if max(-change.ends[0], change.ends[1]) >= reach:  # as far as any two steps are apart
+        return f"The mean reward was {parts}{_TOO_SHORT}."
+    by = with_interval(change, "+.3g")
+    return (
+        f"The mean reward was {parts}: from the first to the last it changes by {by}, which leaves open where it goes."
+    )
 
 
 def gap_sentence(steps: Sequence[int]) -> str:

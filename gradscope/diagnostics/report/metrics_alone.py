@@ -96,6 +96,10 @@ def dead_section(metrics: Sequence[MetricCourse], source: Source) -> ReportSecti
 def _dead_advice(metrics: Sequence[MetricCourse]) -> str:
     cut = findings.metric_named(metrics, _CUT)
     kind = findings.kind_of_dead(metrics)
+    if findings.is_constant(metrics):
+        return "Every step has one and the same reward: look at the reward function before the prompts."
+    if kind is not None and kind.name == "fail" and findings.reward_direction(metrics) == "falls":
+        return "The reward falls: look at what changed before making the prompts easier."
     advice = _ADVICE if kind is None else findings.TO_TRY[kind.name].capitalize()
     return findings.cut_off_advice(None if cut is None else cut.mean.value) or advice
 
@@ -132,14 +136,15 @@ def _reward_section(metrics: Sequence[MetricCourse], run: Run) -> ReportSection 
             return None
         return ReportSection(name="reward", findings=(lost,), severity="look", next_step=_LOST)
     broken, levels = tuple(findings.broken_sentences([series])), tuple(findings.reward_level_sentences(metrics))
-    dip = findings.dip_sentence(metrics)
+    dip = "" if goes == "falls" else findings.dip_sentence(metrics)
     remarks = [*filter(None, (lost, findings.gap_sentence(series.steps), dip)), *broken, *levels]
     sentence = findings.reward_sentence(metrics, goes)
     calm: Severity = "fine" if goes == "rises" else "unknown"
+    is_wrong = broken or (goes == "falls" and findings.falls_far(metrics))
     return ReportSection(
         name="reward",
         findings=(*remarks, *filter(None, [sentence])) or ("One logged step does not tell.",),
-        severity="problem" if broken else "look" if remarks or goes in findings.ADVICE_ON else calm,
+        severity="problem" if is_wrong else "look" if remarks or goes in findings.ADVICE_ON else calm,
         next_step=_LOST if lost else findings.SPIKE_ADVICE if broken or dip else findings.ADVICE_ON.get(goes, ""),
         charts=_chart(f"{series.title}, as logged", [series], series.title),
     )

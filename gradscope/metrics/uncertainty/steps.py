@@ -11,7 +11,7 @@ steps for independent.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -28,12 +28,12 @@ Array = NDArray[np.float64]
 
 MIN_STEPS = 10
 """With fewer steps nothing shows how neighbors resemble each other."""
-_MAX_CORRELATION, _DEGREE = 0.98, 3
 _MAX_BLOCKS = 512  # means of neighbors that stand for the steps of a longer series: enough to tell a drift from noise
 _SHARES_OF_DRIFT = (0.05, 0.1, 0.2, 0.4, 0.7, 0.9, 0.99)
 _TINY = 1e-300
 _MAX = 1e150
 _TOO_LARGE = Estimate.undefined_because("numbers beyond 1e150 have no variance that can be computed")
+_TOO_FEW = Estimate.undefined_because("of fewer than ten steps it is not known how far they wander")
 _NUM_TIMES = 7  # correlation times of a drift, from one step to as many as may matter, a constant ratio apart
 _NO_DRIFT = 0.3
 """How likely steps are to be independent before they are seen. With less the intervals of steps that are would be
@@ -81,9 +81,9 @@ def _cosines(values: Array) -> Array:
     return np.asarray(waves.real * math.sqrt(2 / num), dtype=np.float64)
 
 
-def _blocks(values: Array) -> Array:
-    """Means of neighbors, at most 512, the first few left out where they do not fill one."""
-    size = -(-len(values) // _MAX_BLOCKS)
+def _blocks(values: Array, most: int = _MAX_BLOCKS) -> Array:
+    """Means of neighbors, at most so many, the first few left out where they do not fill one."""
+    size = -(-len(values) // most)
     return np.asarray(values[len(values) % size :].reshape(-1, size).mean(axis=1), dtype=np.float64)
 
 
@@ -159,7 +159,7 @@ def mean_difference(first: Mapping[int, float], second: Mapping[int, float]) -> 
     'of fewer than ten steps it is not known how far they wander'
     """
     if min(len(first), len(second)) < MIN_STEPS:
-        return Estimate.undefined_because("of fewer than ten steps it is not known how far they wander")
+        return _TOO_FEW
     if first.keys() == second.keys():
         return mean_of_steps([second[step] - first[step] for step in sorted(first)])
     return difference_of(*(mean_of_steps([run[step] for step in sorted(run)]) for run in (first, second)))
@@ -181,40 +181,6 @@ def widened_by_steps(change: Estimate, by_steps: Estimate, *, reach: float = mat
     low, high = max(change.value - half, -reach), min(change.value + half, reach)
     num_units = by_steps.num_units if half > change.value - change.interval[0] else change.num_units
     return replace(change, low=min(change.interval[0], low), high=max(change.interval[1], high), num_units=num_units)
-
-
-def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: float = 0.0) -> float:
-    """How many independent numbers correlated ones are worth, n (1 - r) / (1 + r) at a lag-one correlation of r.
-
-    r is corrected for its bias in short series, r + (1 + 4 r) / n about a mean (Marriott & Pope 1954, Biometrika 41)
-    and r + (2 + 5 r) / n about a line, where two numbers were fitted (Shaman & Stine 1988, J. American Statistical
-    Association 83, for the least-squares estimate), and counts as 0 where it is negative. It is assumed to be larger
-    than it seems by so many standard errors, ((1 - r^2) / n)^(1/2).
-
-    >>> independent_steps([1.0, -1.0] * 10), independent_steps(range(20)) < 2
-    (20.0, True)
-    """
-    numbers = np.asarray(deviations, dtype=np.float64)
-    centered = numbers - numbers.mean()
-    squares = float(centered @ centered)
-    raw = float(centered[1:] @ centered[:-1]) / squares if squares else 0.0
-    corrected = raw + (num_fitted + (3 + num_fitted) * raw) / len(numbers)
-    error = float(np.sqrt(max(1 - corrected**2, 0.0) / len(numbers)))
-    correlation = min(max(corrected + errors * error, 0.0), _MAX_CORRELATION)
-    return len(numbers) * (1 - correlation) / (1 + correlation)
-
-
-def error_of_part(values: ArrayLike, size: int) -> float:
-    """The standard error of a mean over ``size`` neighboring ones of n steps, by how all deviate from a cubic.
-
-    They are taken to resemble their neighbors by one standard error of their correlation more than they do.
-    """
-    numbers = np.asarray(values, dtype=np.float64)
-    position = np.arange(len(numbers), dtype=np.float64)
-    deviations = numbers - np.polynomial.Polynomial.fit(position, numbers, _DEGREE)(position)
-    variance = float(deviations @ deviations) / (len(numbers) - _DEGREE - 1)
-    correlated_steps = len(numbers) / independent_steps(deviations, num_fitted=2, errors=1.0)  # steps that one is worth
-    return math.sqrt(variance * min(correlated_steps, size) / size)
 
 
 _MIN_POINTS = 3
@@ -259,6 +225,58 @@ def _half_of_sum(weights: Array, values: Array, times: Array) -> float:
     free = len(blocks) - 1 - len(fitted)
     variances = squares / free * (drifts.cosine_variances @ (_cosines(_blocks(weights)) * size) ** 2)
     return _half_interval(variances, drifts.log_prior + log_likelihood, free)
+
+
+_BLOCKS_OF_PARTS, _KNOTS, _WIDTHS = 128, 16, (1, 2, 4, 8)  # a ramp lasts so many sixteenths, a bump twice as many
+_RATE, _RATES = 8.0, (4.0, 16.0, 32.0)  # time constants in the series of a course that levels off
+
+
+@lru_cache(maxsize=8)
+def _shapes(num_blocks: int) -> tuple[Array, ...]:
+    """Cosines, [3, k], of a learning curve and a ramp, a bump or another curve; orthogonal, of length 1."""
+    time, shapes = np.linspace(0.0, _KNOTS, num_blocks), list[Array]()
+    curve = [time, np.exp(-_RATE / _KNOTS * time)]
+    for width in _WIDTHS:
+        shapes += [np.clip(time, start, start + width) for start in range(_KNOTS - width + 1)]
+        shapes += [np.maximum(width - np.abs(time - peak), 0.0) for peak in range(width, _KNOTS - width + 1)]
+    shapes += [np.exp(-rate / _KNOTS * time) for rate in _RATES]
+    cosines = [np.stack([_cosines(part) for part in (*curve, shape)]) for shape in shapes if np.ptp(shape)]
+    return tuple(np.linalg.svd(parts, full_matrices=False)[2] for parts in cosines)
+
+
+def changes_between(values: ArrayLike, parts: Sequence[tuple[slice, slice]]) -> list[Estimate]:
+    """How much higher the mean of one part of a series is than that of another, for each pair of parts, [n] steps.
+
+    The interval allows for noise with a drift below it, as that of :func:`trend`, about a learning curve with a ramp, a
+    bump or another curve: what levels off, falls late or dips is no drift. The shape is averaged over, as likely as the
+    steps make it. Undefined for fewer than ten.
+
+    >>> noise = np.random.default_rng(0).normal(scale=0.1, size=60)
+    >>> (change,) = changes_between(1 - np.exp(-np.arange(60) / 6) + noise, [(slice(0, 12), slice(48, 60))])
+    >>> round(change.low, 2), round(change.value, 2), round(change.high, 2)
+    (0.21, 0.48, 0.75)
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    if len(numbers) < MIN_STEPS:
+        return [_TOO_FEW] * len(parts)
+    if np.abs(numbers).max() > _MAX:
+        return [_TOO_LARGE] * len(parts)
+    blocks = _blocks(numbers - numbers.mean(), _BLOCKS_OF_PARTS)
+    drifts, cosines, num_each = _drifts(len(blocks), *_TREND_PRIOR), _cosines(blocks), len(numbers) // len(blocks)
+    fits = [_fit(drifts.cosine_variances, cosines, shape) for shape in _shapes(len(blocks))]
+    squares, likely = (np.array(of_shapes) for of_shapes in zip(*fits, strict=True))  # [shapes, D]
+    shares = np.exp(likely - likely.max())
+    squares = np.average(squares, axis=0, weights=np.maximum(shares, _TINY))
+    log_weights, free, changes = drifts.log_prior + np.log(shares.sum(axis=0) + _TINY), len(blocks) - 4, []
+    for first, second in parts:
+        weights = np.zeros(len(numbers))
+        weights[second] += 1 / len(weights[second])
+        weights[first] -= 1 / len(weights[first])
+        of_unit = drifts.cosine_variances @ (_cosines(_blocks(weights, _BLOCKS_OF_PARTS)) * num_each) ** 2 / free
+        half = _half_interval(squares * of_unit, log_weights, free)
+        change = float(numbers[second].mean() - numbers[first].mean())
+        changes.append(Estimate(value=change, low=change - half, high=change + half, num_units=len(numbers)))
+    return changes
 
 
 def trend_within(steps: ArrayLike, units: ArrayLike, values: ArrayLike) -> Estimate:

@@ -158,6 +158,19 @@ def test_a_reward_that_fell_and_came_back_is_told(spread: float, back: float, is
     assert not is_told or (section.severity, section.next_step[:12]) == ("look", "Look at what")
 
 
+def test_a_collapse_of_the_reward_comes_first_and_the_advice_on_dead_groups_follows_it() -> None:
+    """Dead groups came first, with the advice to try easier prompts."""
+    reward = tuple(0.5 + 0.02 * (step % 3) if step < 15 else 0.01 * (step % 3) for step in range(50))
+    dead = tuple(0.1 if step < 15 else 0.9 for step in range(50))
+    run = metrics_alone(reward=reward, reward_std=(0.4,) * 50, frac_reward_zero_std=dead)
+    first, second, *_ = report_of_metrics(run, "a run").by_severity
+    assert (first.name, first.severity) == ("reward", "problem")
+    assert "; it drops at step 16 from 0.52 to 0.01" in first.headline
+    assert second.next_step == "The reward falls: look at what changed before making the prompts easier."
+    constant = metrics_alone(reward=(0.5,) * 20, frac_reward_zero_std=(1.0,) * 20)
+    assert sections_of(constant)["signal"].next_step.endswith("look at the reward function before the prompts.")
+
+
 @pytest.mark.parametrize("jump", [3, 7, 11])
 def test_without_a_norm_a_kl_that_jumps_is_told(jump: int) -> None:
     kl = tuple(0.01 * (1 + step % 3) * (1000 if step == jump else 1) for step in range(20))

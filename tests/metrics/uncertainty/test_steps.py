@@ -11,8 +11,8 @@ from gradscope.metrics.uncertainty.steps import (
     MIN_STEPS,
     NUM_NEIGHBORS,
     Deviation,
+    changes_between,
     deviation_of,
-    independent_steps,
     mean_difference,
     mean_of_steps,
     most_deviating,
@@ -62,17 +62,6 @@ def test_few_steps_have_no_interval_and_equal_ones_an_empty_one() -> None:
     assert mean_of_steps([0.5] * 12).interval == (0.5, 0.5)
 
 
-@pytest.mark.parametrize(("correlation", "worth"), [(0.0, 1.0), (0.5, 1 / 3), (0.8, 1 / 9)])
-def test_correlated_steps_are_worth_fewer(correlation: float, worth: float) -> None:
-    series = persistent(np.random.default_rng(4), 4000, correlation)
-    assert independent_steps(series) / 4000 == pytest.approx(worth, rel=0.2)
-
-
-def test_deviations_from_a_line_are_more_correlated_than_they_look() -> None:
-    series = persistent(np.random.default_rng(5), 40, 0.4)
-    assert independent_steps(series, num_fitted=2) < independent_steps(series)
-
-
 def test_a_slow_drift_under_noise_seldom_passes_for_a_trend_and_a_learning_curve_does() -> None:
     rng, steps = np.random.default_rng(6), np.arange(600)
     many_series = [0.3 * persistent(rng, 600, 0.95) + rng.normal(size=600) for _ in range(60)]
@@ -83,9 +72,39 @@ def test_a_slow_drift_under_noise_seldom_passes_for_a_trend_and_a_learning_curve
     assert trend(np.repeat([1, 2, 10**6], 40), rng.normal(size=120)).side_of_zero == 0  # and no warning
 
 
-def test_what_alternates_is_worth_no_more_than_it_is() -> None:
-    assert independent_steps([1.0, -1.0] * 20) == 40
-    assert independent_steps([0.0] * 12) == pytest.approx(12 * (11 / 13))
+def fifth(values: np.ndarray, first: int = 0, second: int = 4) -> Estimate:
+    """The change from one fifth of a series to another."""
+    size = len(values) // 5
+    (change,) = changes_between(values, [tuple(slice(n * size, (n + 1) * size) for n in (first, second))])
+    return change
+
+
+@pytest.mark.parametrize("num_steps", [60, 200, 1000])
+def test_parts_differ_where_a_course_levels_off_falls_late_or_dips_and_seldom_where_it_wanders(num_steps: int) -> None:
+    """The interval of a trend about a parabola held zero in half of curves that level off."""
+    rng, time = np.random.default_rng(num_steps), np.arange(num_steps) / num_steps
+    courses = {
+        (0, 4): (1 - np.exp(-time / 0.1), np.minimum(time / 0.3, 1.0), time),
+        (4, 2): (np.clip((0.9 - time) / 0.2, 0.0, 1.0), np.exp(-time / 0.1) + 2 * (time < 0.7)),
+        (2, 0): (np.clip(np.abs(time - 0.5) / 0.15, 0.0, 1.0),),
+    }
+    for parts, shapes in courses.items():
+        for shape in shapes:
+            noise = rng.normal(scale=0.01 * num_steps**0.5, size=(10, num_steps))
+            assert sum(fifth(shape + row, *parts).side_of_zero == 1 for row in noise) >= 9
+    wander = [persistent(rng, num_steps, correlation) for correlation in (0.0, 0.5, 0.8, 0.9) for _ in range(25)]
+    assert sum(fifth(series).side_of_zero != 0 for series in wander) <= 5
+
+
+def test_the_change_between_parts_is_that_of_their_means_and_has_none_where_steps_are_few() -> None:
+    values = np.random.default_rng(8).normal(size=300)
+    change = fifth(values)
+    assert change.value == pytest.approx(values[240:].mean() - values[:60].mean())
+    assert change.ends[0] + change.ends[1] == pytest.approx(2 * (change.value or 0.0))
+    (few,) = changes_between(np.zeros(9), [(slice(0, 2), slice(7, 9))])
+    assert few.undefined == "of fewer than ten steps it is not known how far they wander"
+    (large,) = changes_between([1e200] * 10, [(slice(0, 2), slice(8, 10))])
+    assert large.undefined == "numbers beyond 1e150 have no variance that can be computed"
 
 
 def test_trend_is_the_regression_line_from_end_to_end() -> None:

@@ -20,12 +20,21 @@ from gradscope.diagnostics.degeneracy.breakdowns import environments_of
 from gradscope.diagnostics.logged.metrics import verdict_series
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import FALLEN_ADVICE, FLAT_ADVICE, SMALL_CHANGE, drop_clause, gap_sentence, lost_sentence
+from gradscope.findings.logged import (
+    FALLEN_ADVICE,
+    FLAT_ADVICE,
+    GOOD,
+    SMALL_CHANGE,
+    drop_clause,
+    gap_sentence,
+    lost_sentence,
+)
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni
+from gradscope.metrics.uncertainty.steps import changes_between, widened_by_steps
 from gradscope.render.views.view import lines_over
-from gradscope.results.report import ReportSection, Severity
+from gradscope.results.report import SEVERITIES, ReportSection, Severity
 from gradscope.rollouts.groups import RewardTable
 from gradscope.say import counted, with_interval
 
@@ -42,6 +51,7 @@ class _RewardTrend(Struct, frozen=True):
     changes: list[tuple[Estimate, Estimate, int]]
     """From the others to the last: of the mean, of the prompts of both, and the number of these."""
     falls: list[int]  # these numbers of prompts, of falls alone; 0 where it is unknown whether these prompts fall
+    is_far: bool  # whether it falls by half a standard deviation of the rewards
     hidden: str  # that prompts that return fall, though the mean does not; empty where they do not
     is_flat: bool  # whether any rise, also on prompts that return, is surely small, though there is room for one
     stalls: bool  # whether that is so of the last fifth against the middle one
@@ -72,16 +82,22 @@ def _reward_trend(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_t
     parts = [table.select(np.isin(table.step, steps)) for steps in fifths]
     if np.isnan(table.reward).any() or not all(map(len, parts)):
         return None
+    by_step = table.mean_reward_by_step()
+    of_fifths = [slice(*np.searchsorted([*by_step], (steps[0], steps[-1] + 1)).tolist()) for steps in fifths]
+    first, middle, last = of_fifths
+    *by_steps, before = changes_between([*by_step.values()], [(first, last), (middle, last), (first, middle)])
     changes = [
-        (bonferroni(reward_change(part, parts[-1]), num_tests), *_on_shared(part, parts[-1])) for part in parts[:-1]
+        (bonferroni(_as_wide(reward_change(part, parts[-1]), wander), num_tests), *_on_shared(part, parts[-1]))
+        for part, wander in zip(parts[:-1], by_steps, strict=True)
     ]
     levels = [fmean(part.mean_reward_by_step().values()) for part in parts]
-    spread = float(np.std(table.reward))
-    small = SMALL_CHANGE * spread
+    small = SMALL_CHANGE * float(np.std(table.reward))
+    top, bottom = table.reward.max(), np.quantile(table.reward, _BULK[0])
+    drops = drop_clause([*by_step], [*by_step.values()])
     falls = [
         0 if same.is_defined and same.ends[1] >= 0 else shared
         for change, same, shared in changes
-        if change.side_of_zero < 0
+        if (change.side_of_zero < 0 or drops)
         and (change.value or 0.0) <= -small
         # what returning prompts surely do not do is not the policy's, but that of others in their place
         and not (same.is_defined and same.ends[0] > -small)
@@ -90,7 +106,7 @@ def _reward_trend(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_t
     def hardly_rises(level: float, change: Estimate, same: Estimate) -> bool:
         rises = (change, *[same] * same.is_defined)
         is_small = all(rise.num_units >= _MIN_SHARED_PROMPTS and rise.ends[1] < small for rise in rises)
-        return is_small and bool(table.reward.max() - level > _MEDIUM_CHANGE * spread)  # a pass rate below 0.8
+        return is_small and (rises[-1].value or 0.0) > -small and bool(top - level > GOOD * (top - bottom))
 
     are_small = [hardly_rises(level, change, same) for level, (change, same, _) in zip(levels, changes, strict=False)]
     hidden = [
@@ -102,9 +118,17 @@ def _reward_trend(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_t
         and not falls
         and (change.value or 0.0) > (same.value or 0.0) + small
     ]
-    stalls = are_small[1] and (changes[1][0].value or 0.0) > -small
+    has_risen = 1 in (changes[0][0].side_of_zero, before.side_of_zero)
+    stalls = has_risen and are_small[1] and levels[2] - levels[1] < (levels[1] - levels[0]) / 3
     levels_of = [f"{level:.3g}" for level in levels]
-    return _RewardTrend(levels_of, changes, falls, "".join(hidden[:1]), all(are_small), stalls)
+    far = -_MEDIUM_CHANGE / SMALL_CHANGE * small
+    is_far = any(((same if same.is_defined else change).value or 0.0) <= far for change, same, _ in changes)
+    return _RewardTrend(levels_of, changes, falls, is_far, "".join(hidden[:1]), all(are_small), stalls)
+
+
+def _as_wide(change: Estimate, by_steps: Estimate) -> Estimate:
+    """A change of so many prompts, also beyond what a policy that wanders does from step to step."""
+    return replace(widened_by_steps(change, by_steps), num_units=change.num_units)
 
 
 def _on_shared(first: RewardTable, second: RewardTable) -> tuple[Estimate, int]:
@@ -194,7 +218,8 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     by_step = table.mean_reward_by_step()
     drop = drop_clause([*by_step], [*by_step.values()]) if trend.falls else ""
     verdicts = list(_verdicts(inputs, table, fifths, trend, is_relative=is_relative, drops=bool(drop)))
-    severity: Severity = verdicts[0].severity if verdicts else "fine" if trend.goes == "rises" else "unknown"
+    calm: Severity = "fine" if trend.goes == "rises" else "unknown"
+    severity = min((verdict.severity for verdict in verdicts), key=SEVERITIES.index, default=calm)
     relative = f"The mean reward of every group is {means[0]:.3g}: it is no measure of progress."
     levels = [f"{level} at steps {part[0]} to {part[-1]}" for level, part in zip(trend.levels, fifths, strict=True)]
     return ReportSection(
@@ -278,7 +303,7 @@ def _verdicts(
         advice = FALLEN_ADVICE if trend.falls else FLAT_ADVICE
         if trend.of_other_prompts:
             advice = _DROPPED if drops else _PERHAPS_HARDER
-        yield _Verdict("", advice)
+        yield _Verdict("", advice, "problem" if trend.surely_falls and trend.is_far else "look")
 
 
 _BULK, _FAR = (0.01, 0.99), 100.0  # shares of the rollouts, and ranges between: a rare success over a bonus is nearer

@@ -10,6 +10,7 @@ from gradscope.diagnostics.report.sections.reward import reward_section
 from gradscope.results.report import ReportSection
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import inputs_of
+from tests.metrics.uncertainty.test_steps import persistent
 
 
 def rates(*levels: float, other: bool = False) -> ReportSection:
@@ -29,13 +30,14 @@ def rates(*levels: float, other: bool = False) -> ReportSection:
         ((0.2, 0.3, 0.4, 0.5, 0.6), "rises:", "fine", False),
         ((0.2, 0.3, 0.4, 0.5, 0.6), "rises:", "fine", True),
         ((0.4, 0.4, 0.4, 0.4, 0.4), "hardly rises:", "look", False),
-        ((0.6, 0.5, 0.4, 0.3, 0.2), "falls:", "look", False),  # a slow drift
+        ((0.6, 0.5, 0.4, 0.3, 0.2), "falls:", "problem", False),  # a slow drift
         ((0.4, 0.4, 0.4, 0.4, 0.1), "falls:", "look", True),  # a late drop
-        ((0.4, 0.4, 0.4, 0.4, 0.1), "falls:", "look", False),
-        ((0.3, 0.5, 0.7, 0.5, 0.3), "falls:", "look", False),  # up and down: nothing against the first steps
+        ((0.4, 0.4, 0.4, 0.4, 0.1), "falls:", "problem", False),
+        ((0.6, 0.6, 0.6, 0.5, 0.45), "falls:", "look", False),  # by less than half a deviation
+        ((0.3, 0.5, 0.7, 0.5, 0.3), "falls:", "problem", False),  # up and down: nothing against the first steps
         ((0.4, 0.4, 0.4, 0.4, 0.38), "hardly rises:", "look", True),  # the fall is too small to matter
         ((0.2, 0.4, 0.6, 0.6, 0.6), "stalls:", "look", False),
-        ((0.2, 0.4, 0.6, 0.6, 0.6), "stalls:", "look", True),
+        ((0.2, 0.6, 0.6, 0.6, 0.6), "stalls:", "look", True),
         ((0.9, 0.9, 0.9, 0.9, 0.9), "is", "unknown", False),  # no room to rise
     ],
 )
@@ -44,12 +46,13 @@ def test_where_the_reward_goes(levels: tuple[float, ...], verb: str, severity: s
     assert section.findings[0].startswith(f"The mean reward {verb} ")
     assert section.severity == severity
     assert (", of other prompts" in section.findings[0]) == (other and verb != "is")
-    drops = "; it drops at step 40 from " in section.findings[0]
+    drops = "; it drops at step " in section.findings[0]
     assert drops or levels[-1] > 0.1
     steps = {
         "fine": "Nothing to do.",
         "unknown": "Nothing to do yet",
         "look": "Too few prompts" if other and not drops else "Look at",
+        "problem": "Look at what changed",
     }
     assert section.next_step.startswith(steps[severity])
     assert section.findings[1].endswith("; 0 prompts in both." if other else "; 12 prompts in both.")
@@ -114,6 +117,22 @@ def test_a_constant_reward_and_a_flat_one_of_few_groups_are_not_judged() -> None
     assert (section.severity, section.findings[0].split()[3]) == ("unknown", "is")
 
 
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_policy_that_wanders_seldom_rises_or_falls(returns: bool) -> None:
+    """By prompts alone 15 to 35 % of such logs of 20 to 90 steps rose or fell."""
+    rng, goes = np.random.default_rng(0), []
+    for _ in range(20):
+        wanders = 0.4 * persistent(rng, 40, 0.8)
+        rates = 1 / (1 + np.exp(-wanders[:, None] - rng.normal(size=(1 if returns else 40, 12))))
+        groups = [
+            group_of((rng.random(8) < rate).astype(float).tolist(), step=step, prompt=f"{step * (not returns)}/{n}")
+            for step, row in enumerate(rates)
+            for n, rate in enumerate(row)
+        ]
+        goes += [reward_section(inputs_of(run_of(*groups))).severity in ("fine", "problem")]
+    assert sum(goes) <= 2
+
+
 @pytest.mark.parametrize(
     ("changes", "num_visits", "change"),
     [
@@ -158,7 +177,7 @@ def test_a_main_reward_that_falls_while_the_sum_rises_is_a_problem_and_ranks_are
     assert flat.findings[0] == "'correct' hardly rises while the mean reward rises: 0.5 to 0.5 to 0.5."
     assert (flat.severity, flat.next_step[:26]) == ("look", "Look at the learning rate,")
     falling = section(-0.5, -1.0)
-    assert (falling.findings[0][:17], falling.severity) == ("'correct' falls: ", "look")
+    assert (falling.findings[0][:17], falling.severity) == ("'correct' falls: ", "problem")
     fallen = section(-0.5, 2.0)
     assert fallen.findings[0].startswith("'correct' falls while the mean reward rises: 0.5")
     assert (fallen.severity, section(0.4, 2.0).severity) == ("problem", "fine")
@@ -222,4 +241,4 @@ def test_a_course_of_few_steps_or_of_one_prompt_is_not_judged() -> None:
     one_prompt = [group_of([0, step > 7], step=step, prompt="one") for step in range(10)]
     assert reward_section(inputs_of(run_of(*one_prompt))).severity == "unknown"
     solved = [group_of([step < 8] * 2, step=step, prompt=f"p{n}") for step in range(10) for n in range(12)]
-    assert reward_section(inputs_of(run_of(*solved))).severity == "look"  # every prompt by as much
+    assert reward_section(inputs_of(run_of(*solved))).severity == "problem"  # every prompt by as much
