@@ -95,6 +95,9 @@ class Baseline(Struct, frozen=True, kw_only=True):
 
     run: str  # the run they are of
     metrics: Mapping[str, BaselineMetric]  # by name, selectors included, as requirements write them
+    recipe: Mapping[str, str] = {}
+    """What numbers follow from besides the policy: ``rollouts a group``, ``groups a step``, ``reward functions``, the
+    trainer's settings; empty where the file does not hold them."""
 
 
 ClaimVerdict = Literal["supported", "contradicted", "cannot_tell"]

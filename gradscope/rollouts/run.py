@@ -191,6 +191,12 @@ class WeightsRef(Struct, frozen=True, kw_only=True):
     checkpoint has others than the model by name, as Transformers reads it then; None: all are the checkpoint's."""
 
 
+_NOT_OF_RECIPE = (
+    *("output_dir", "logging_dir", "run_name", "default_local_dir", "experiment_name", "project_name"),
+    *("seed", "data_seed", "report_to", "logging_steps", "save_steps", "save_strategy", "hub_model_id"),
+)
+
+
 class TrainerSettings(Struct, frozen=True, kw_only=True):
     """The trainer's known arguments: TRL's, or another trainer's by their paths in its configuration."""
 
@@ -219,6 +225,12 @@ class TrainerSettings(Struct, frozen=True, kw_only=True):
             8
         """
         return self.get(path, self.get(path.rpartition(".")[2], default))
+
+    @property
+    def of_recipe(self) -> dict[str, Any]:
+        """Those that are known and bear on the result, which folders, names and seeds do not."""
+        names = {name: name.rpartition(".")[2] for name, value in self.values.items() if value is not None}
+        return {name: self.values[name] for name, last in names.items() if last not in _NOT_OF_RECIPE}
 
     @property
     def name_precision(self) -> bool:

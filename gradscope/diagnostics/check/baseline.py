@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from operator import mul
 from pathlib import Path
+from statistics import mode
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,10 @@ from gradscope.outside.plain_json import read_json
 from gradscope.outside.rules import is_finite
 from gradscope.results import verdicts as results
 from gradscope.results.envelope import render_json, to_jsonable
+from gradscope.rollouts.groups import sizes_of
 from gradscope.rollouts.readers.metrics_alone.naming import is_verdict
-from gradscope.say import with_interval
+from gradscope.rollouts.run import Run
+from gradscope.say import listed, with_interval
 from gradscope.version import __version__
 from gradscope.writing import atomic_write, refuse_existing
 
@@ -58,6 +61,7 @@ def write_baseline(baseline: results.Baseline, path: Path, *, force: bool = Fals
         "schema_version": _SCHEMA_VERSION,
         "gradscope": __version__,
         "run": baseline.run,
+        "recipe": dict(sorted(baseline.recipe.items())),
         "metrics": {name: _metric_document(metric) for name, metric in sorted(baseline.metrics.items())},
     }
     atomic_write(path, render_json(document), force=force)
@@ -99,7 +103,8 @@ def read_baseline(path: Path) -> results.Baseline:
         raise InputError(f"{path} is no baseline of version {_SCHEMA_VERSION}.", hint=rewrite)
     try:
         metrics = {name: _read_metric(values) for name, values in document["metrics"].items()}
-        return results.Baseline(run=str(document["run"]), metrics=metrics)
+        recipe = {str(name): str(value) for name, value in document.get("recipe", {}).items()}
+        return results.Baseline(run=str(document["run"]), metrics=metrics, recipe=recipe)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InputError(f"The baseline {path} is damaged: {type(error).__name__} {error}.", hint=rewrite) from error
 
@@ -129,6 +134,37 @@ def _finite(value: Any) -> float:
     return float(value)
 
 
+_LONGEST, _MOST_NAMED = 40, 4  # characters of a setting, and settings in a sentence
+
+
+def recipe_of(run: Run, settings: CheckSettings) -> dict[str, str]:
+    """What a run's numbers follow from besides the policy, as :class:`~gradscope.results.verdicts.Baseline` has it."""
+    chosen = {"reward": settings.reward, "success threshold": settings.success_threshold}
+    recipe = {name: str(value) for name, value in chosen.items() if value is not None}
+    if run.groups:
+        table, sizes = run.judged_rewards, sizes_of(run.groups)
+        levels = np.unique(table.reward[~np.isnan(table.reward)]).tolist()
+        recipe |= {
+            "rollouts a group": " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))),
+            "groups a step": str(mode(np.unique(table.step, return_counts=True)[1].tolist())),
+            **({"reward functions": listed(sorted(table.rewards))} if table.rewards else {}),
+            **({"rewards": listed([f"{level:g}" for level in levels])} if len(levels) == 2 else {}),
+        }
+    stated = {name: str(value) for name, value in run.settings.of_recipe.items() if not isinstance(value, dict | list)}
+    return recipe | {name: value for name, value in stated.items() if len(value) <= _LONGEST}
+
+
+def recipe_findings(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    """That a run is of another recipe than the baseline, by what both hold: a number may change by that alone."""
+    differing = [f"{name} {now}, not {before[name]}" for name, now in after.items() if before.get(name, now) != now]
+    if differing:
+        more = [f"{len(differing) - _MOST_NAMED} more"] * (len(differing) > _MOST_NAMED)
+        yield (
+            f"Another recipe than the baseline's: {'; '.join([*differing[:_MOST_NAMED], *more])}. That alone may "
+            "change a number: compare runs of one recipe, or write the baseline again (--update-baseline --force)."
+        )
+
+
 def _difference(
     name: str, before: results.BaselineMetric, after: results.BaselineMetric, resampling: Resampling
 ) -> tuple[Estimate, NDArray[np.float64], Estimate]:
@@ -148,6 +184,12 @@ def _difference(
     if change.value is not None:
         by_steps = by_steps.map(lambda end: end - (by_steps.value or 0.0) + (change.value or 0.0))
     return widened_by_steps(change, by_steps), paired, by_steps
+
+
+def _decides_nothing(change: Estimate, before: results.BaselineMetric, after: results.BaselineMetric) -> bool:
+    """Whether the interval of a change reaches further than all numbers of both are apart, as of a few steps' trend."""
+    numbers = [*before.course.values(), *after.course.values()]
+    return bool(change.value is not None and numbers and change.ends[1] - change.value > np.ptp(numbers) > 0)
 
 
 def _over_prompts(
@@ -198,6 +240,8 @@ def baseline_verdicts(
     for name, metric in after.items():
         old = before.get(name, _NOT_HELD)
         change, paired, by_steps = _difference(name, old, metric, resampling)
+        if name not in settings.margins and _decides_nothing(change, old, metric):  # a pass would say nothing
+            change = by_steps = Estimate.exact(change.value or 0.0, num_units=change.num_units)
         compared.append(
             _Compared(
                 name=name,

@@ -21,6 +21,8 @@ from gradscope.diagnostics.check.baseline import (
     baseline_verdicts,
     prompt_key,
     read_baseline,
+    recipe_findings,
+    recipe_of,
     refuse_other,
     write_baseline,
 )
@@ -135,7 +137,8 @@ def check_run(
         advice = {name: value.advice for name, value in measured.items()}
         verdicts += baseline_verdicts(before.metrics, now, settings, advice=advice, path=run.source.path)
     elif baseline is not None and process_index() == 0:
-        write_baseline(results.Baseline(run=run.source.path, metrics=now), baseline, force=force)
+        recipe = recipe_of(run, settings)
+        write_baseline(results.Baseline(run=run.source.path, metrics=now, recipe=recipe), baseline, force=force)
     if _SET_ASIDE not in names:
         verdicts += _set_aside_verdict(run.source)
     verdicts = [
@@ -152,7 +155,11 @@ def check_run(
         source=run.source,
         verdicts=tuple(verdicts),
         outcome="fail" if "fail" in outcomes else "unknown" if "unknown" in outcomes else "pass",
-        findings=(*_conflict_warning(run, names), *_late_failures(verdicts, values)),
+        findings=(
+            *(recipe_findings(before.recipe, recipe_of(run, settings)) if before else ()),
+            *_conflict_warning(run, names),
+            *_late_failures(verdicts, values),
+        ),
         without_interval=tuple(
             name for name, metric in now.items() if update_baseline and metric.estimate.interval is None
         ),

@@ -43,11 +43,6 @@ from gradscope.say import non_finite_word
 
 _NOT_SETTINGS = ("output", "device", "checkpoint_every", "seed", "advantage")
 """Fields of a configuration that do not bear on the result, and the two that have a place of their own."""
-_NOT_SETTINGS_OF_TRAINERS = (
-    *("output_dir", "logging_dir", "run_name", "default_local_dir", "experiment_name", "project_name"),
-    *("seed", "data_seed", "report_to", "logging_steps", "save_steps", "save_strategy", "hub_model_id"),
-)
-"""The same of other trainers, by the last part of their names."""
 _REWARD_MEANS = ("train_reward", "reward_trend")
 SAMPLES_HINT = "gradscope passk compares samples."
 _DRAWDOWN_PARTS = 10
@@ -242,10 +237,8 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
     sizes, seed = sizes_of(run.groups), run.settings.get("seed", 0)
     settings = {
         name: value if isinstance(value, str | int | float | bool) else str(value)
-        for name, value in run.settings.values.items()
+        for name, value in run.settings.of_recipe.items()
         if run.settings.origin is not None
-        and value is not None
-        and name.rpartition(".")[2] not in _NOT_SETTINGS_OF_TRAINERS
     }
     return ComparedRun(
         path=path,

@@ -3,12 +3,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.check.baseline import (
     MAX_PROMPTS,
     _difference,
     baseline_verdicts,
     read_baseline,
+    recipe_findings,
+    recipe_of,
     write_baseline,
 )
 from gradscope.diagnostics.check.measure import check_run
@@ -18,6 +21,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.results.verdicts import Baseline, BaselineMetric, Verdict
 from tests.diagnostics.check.test_measure import write_log
+from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.rollouts.readers.lines import write_lines
 
 
@@ -290,3 +294,70 @@ def test_equal_runs_seldom_fail_and_worse_ones_often_do() -> None:
             failed[lost] += any(verdict.outcome == "fail" for verdict in baseline_verdicts(*sides, path="run"))
     assert failed[0.0] <= 0.05 * 20
     assert failed[0.6] >= 0.9 * 20
+
+
+def graded(path: Path, *, size: int = 8, num_steps: int = 12, num_prompts: int = 4) -> Path:
+    """Rollouts of a policy that stays, so many a prompt."""
+    rng = np.random.default_rng(size + num_steps)
+    return write_lines(
+        path,
+        *(
+            {"step": step, "prompt_id": f"p{prompt}", "reward": float(rng.random() < 0.5)}
+            for step in range(num_steps)
+            for prompt in range(num_prompts)
+            for _ in range(size)
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, ""),
+        ({"num_steps": 14}, ""),
+        ({"size": 4}, "rollouts a group 4, not 8"),
+        ({"num_prompts": 8}, "groups a step 8, not 4"),
+        ({"size": 16, "num_prompts": 2}, "rollouts a group 16, not 8; groups a step 2, not 4"),
+    ],
+)
+def test_another_recipe_than_the_baselines_is_named(tmp_path: Path, changed: dict[str, int], words: str) -> None:
+    """Groups of four in place of eight doubled the dead ones, and nothing said so."""
+    settings = CheckSettings(track=["frac_reward_zero_std"], baseline=tmp_path / "b.json")
+    check_run(graded(tmp_path / "a.jsonl"), settings, update_baseline=True)
+    report = check_run(graded(tmp_path / "b.jsonl", **changed), settings)
+    named = [f"Another recipe than the baseline's: {words}. That alone may change a number"] * bool(words)
+    assert [finding.partition(": compare runs")[0] for finding in report.findings] == named
+
+
+def test_settings_and_functions_of_another_recipe_are_named_and_older_baselines_hold_none() -> None:
+    before = {"reward functions": "correct and format", "beta": "0.0", "lr": "1e-06", "a": "1", "b": "1", "c": "1"}
+    after = {"reward functions": "correct", "beta": "0.04", "lr": "1e-06", "a": "2", "b": "2", "c": "2"}
+    (finding,) = recipe_findings(before, after)
+    assert (
+        "recipe than the baseline's: reward functions correct, not correct and format; beta 0.04, not 0.0; a" in finding
+    )
+    assert "; b 2, not 1; 1 more. That alone" in finding
+    assert list(recipe_findings({}, after)) == []
+    run = run_of(
+        group_of([1, 0], functions={"correct": [1, 0], "length": [0.1, 0.2]}),
+        settings={"beta": 0.04, "output_dir": "x", "seed": 1, "reward_weights": [1, 1], "chat_template": "x" * 50},
+    )
+    assert recipe_of(run, CheckSettings(success_threshold=0.5)) == {
+        "success threshold": "0.5",
+        "rollouts a group": "2",
+        "groups a step": "1",
+        "reward functions": "correct and length",
+        "rewards": "0 and 1",
+        "beta": "0.04",
+    }
+
+
+def test_a_trend_of_few_steps_is_no_pass(tmp_path: Path) -> None:
+    """No change of a share could have failed: its interval reached from -1 to 1."""
+    settings = CheckSettings(track=["frac_reward_zero_std@trend"], baseline=tmp_path / "b.json")
+    check_run(graded(tmp_path / "a.jsonl", num_steps=6), settings, update_baseline=True)
+    other = graded(tmp_path / "b.jsonl", num_steps=7)
+    (few,) = check_run(other, settings).verdicts
+    assert (few.outcome, few.change and few.change.change.interval) == ("unknown", None)
+    (within,) = check_run(other, replace(settings, margins={"frac_reward_zero_std@trend": 5.0})).verdicts
+    assert within.outcome == "pass"

@@ -35,7 +35,7 @@ from gradscope.rollouts.groups import (
     rollouts_by_step,
 )
 from gradscope.rollouts.run import Run
-from gradscope.say import interval, number
+from gradscope.say import counted, interval, number
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.passk.comparison import Samples
@@ -212,6 +212,9 @@ def missing_section(name: str, absent: Unavailable | str, hint: str = "") -> Rep
     return ReportSection(name=name, missing=words.strip())
 
 
+_MIN_STEPS = 20  # of fewer the interval of a trend is often as wide as its numbers are apart
+
+
 def along_line(
     subject: str,
     change: Estimate,
@@ -220,7 +223,10 @@ def along_line(
     unit: str = "",
 ) -> Iterator[str]:
     """By how much a number changes along the line through its steps; no sentence where that is undefined."""
-    if change.value is not None:
+    if change.value is not None and change.num_units < _MIN_STEPS and not change.side_of_zero:
+        by = f"{number(change.value, form)}{unit}"
+        yield f"Over {counted(change.num_units, 'step')} {subject} changes by {by}: too few to tell where it goes."
+    elif change.value is not None:
         undecided = "" if change.side_of_zero else ", so its direction is undecided"
         by = f"{number(change.value, form)}{unit} along its line{interval(change, form)}{undecided}"
         yield f"From step {ends[0]} to {ends[1]} {subject} changes by {by}."

@@ -52,7 +52,9 @@ def test_what_to_do_follows_from_the_direction(values: tuple[float, ...], advice
     assert "(the trainer's own metric entropy)" in section.findings[0]
     assert section.next_step.startswith(advice)
     assert section.severity == ("fine" if advice.startswith("Nothing") else "look")
-    assert section.findings[1].endswith("undecided.") == (values[1] > values[2] and values[2] < values[3])
+    assert section.findings[1].endswith("4 steps it changes by +0.24: too few to tell where it goes.") == (
+        values[1] > values[2] and values[2] < values[3]
+    )
 
 
 def test_a_level_that_halves_or_doubles_is_told_where_no_line_fits() -> None:

@@ -40,11 +40,9 @@ def test_the_trend_stands_second_with_its_direction_and_its_bounds() -> None:
     assert (first, last) == ("First.", "Second.")
     assert trend.startswith("From step 1 to 4 the share changes by +30.3 points along its line [+")
     assert "undecided" not in trend
-    assert trend_of(0.1, 0.6, 0.1, 0.6)[1].endswith("so its direction is undecided.")
-    assert trend_of(1.0, 0.0, 1.0)[1] == (
-        "From step 1 to 3 the share changes by +0.0 points along its line [-100.0, +100.0], so its direction is "
-        "undecided."
-    )
+    assert trend_of(*[0.1, 0.6] * 10)[1].endswith("so its direction is undecided.")
+    few = "Over 3 steps the share changes by +0.0 points: too few to tell where it goes."
+    assert trend_of(1.0, 0.0, 1.0)[1] == few, "its interval reached from -100 to +100"
     assert trend_of(0.1, 0.2, 0.31, 0.4, None)[1] == trend  # a step without a group to judge
     assert trend_of(0.0, 0.0, 0.0, 0.0) == ("First.", "Second.")
     assert trend_of(0.1, 0.2) == ("First.", "Second.")
