@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import math
+import os
 import re
 import shlex
 from collections import Counter
@@ -36,15 +37,17 @@ from gradscope.say import counted
 
 _STEP_IN_NAME = re.compile(
     r"(?P<before>.*?)(?:steps?|iter|iteration|update|train_rollouts?)[-_.=]?(?P<step>[0-9]+)(?P<after>[^0-9].*)?"
-    r"|(?:(?:rollout|completion|generation|sample|batch|epoch)s?[-_.=]?)?(?P<bare>[0-9]+)",
+    r"|(?:(?:rollout|episode|ep|completion|generation|sample|batch|epoch)s?[-_.=]?)?(?P<bare>[0-9]+)",
     re.IGNORECASE,
 )
+_ROLLOUTS = re.compile("rollout|episode|eps", re.IGNORECASE)  # how a number's word begins that is of no evaluation
 
 _WRITER = re.compile(
     r"(rank|worker|shard|part|process|proc|gpu|node|device|chunk)[-_.=]?[0-9]+|(?<=/)[0-9]+(?=\.[a-z]|/|$)",
     re.IGNORECASE,
 )
 """What numbers, in names of files and of folders, those that wrote rows of one step together."""
+_STEP_OF_FOLDER = re.compile(r"(step|iter|iteration|update|epoch)[-_.=]?[0-9]+", re.IGNORECASE)
 _NUM_FOLDERS = 3  # around a file, any of which may be that of its step
 
 
@@ -99,11 +102,17 @@ def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
 
     Those of files of one name, or of names without a word for steps, are their folders'. A number without such a word
     is one only where files have whole groups of the same ids, or of some of the same prompts: those of all the same may
-    be further samples. Files of evaluations have no step: what was sampled at another one is another model's.
+    be further samples, those of none the parts of an evaluation, but where they are called rollouts. Files of
+    evaluations have no step: what was sampled at another one is another model's.
     """
     files = expand(path) if names.step is None else ()
     if len(files) < 2:
         return {}
+    above = os.path.commonpath([file.parent for file in files])
+    below = (_WRITER.sub(r"\1", f"/{os.path.relpath(file.parent, above)}") for file in files)
+    folders = {_STEP_OF_FOLDER.sub("", folder) for folder in below}
+    if len(folders) > 1 or any(map(HELD_OUT.search, folders)):
+        return {}  # of several runs, or an evaluation beside training
     usual = int(len({file.name for file in files}) == 1)  # each in the folder of its step
     steps, has_word = _steps_in_names(files, usual)
     for level in range(usual + 1, _NUM_FOLDERS + 1):
@@ -117,7 +126,9 @@ def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
             for file in files[:8]
         ]
         repeated = [{key for key, count in counts_of_ids.items() if count > 1} for counts_of_ids in counts]
-        if not any(0 < len(a & b) <= most_alike * min(len(a), len(b)) for a, b in combinations(repeated, 2)):
+        shared = [(len(a & b), min(len(a), len(b))) for a, b in combinations(repeated, 2)]
+        are_rollouts = _ROLLOUTS.match(files[0].name) and any(num < size for num, size in shared)
+        if not are_rollouts and not any(0 < num <= most_alike * size for num, size in shared):
             return {}
     return steps
 
@@ -145,7 +156,10 @@ def step_is_in_name(file: Path, columns: ColumnNames) -> bool:
 def have_steps(path: Path, columns: ColumnNames) -> bool:
     """Whether the rows of a log name their step, by any name, or its files do."""
     first = _FirstRows.read(path, (), columns)
-    return _with_step(columns, first).step is not None or bool(steps_of_files(path, columns))
+    if _with_step(columns, first).step is not None:
+        return True
+    names = roles.resolve_columns(first.names, columns) if columns == ColumnNames() else columns
+    return bool(steps_of_files(path, names))
 
 
 def is_run(folder: Path) -> bool:

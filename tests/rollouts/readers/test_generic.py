@@ -1,5 +1,6 @@
 import json
 import math
+import shlex
 import tempfile
 from collections.abc import Callable, Iterable
 from itertools import product
@@ -219,6 +220,32 @@ def test_file_numbers_are_no_steps_of_prompts_that_are_all_the_same_or_all_other
         write(tmp_path / f"{step}.jsonl", *rows)
     groups = read_run(tmp_path).groups
     assert ({group.step for group in groups}, sum(group.size for group in groups)) == ({0}, 16)
+
+
+@pytest.mark.parametrize("pattern", ["train/rollouts_{}.jsonl", "episodes/eps_{:06}.json", "rank_{1}/episode{0}.jsonl"])
+@pytest.mark.parametrize("prompts", ["abcd", "abbc", "abab"])
+def test_numbers_of_rollouts_are_steps_of_any_prompts_but_the_same(prompts: str, pattern: str, tmp_path: Path) -> None:
+    """As nano-aha-moment writes episodes, whose prompts seldom return, next to those of evaluations."""
+    for step, (rank, folder) in product((1, 2), enumerate((".", "eval_episodes"))):
+        letters = prompts[2 * step - 2 : 2 * step]
+        rows = [{"query": letter, "response": f"{i}", "reward": i % 2} for letter in letters for i in range(4)]
+        write_rows(tmp_path / folder / pattern.format(step, rank), rows)
+    named = shlex.split(refusal(tmp_path, "holds 4 evaluations").partition("are named so: ")[2])
+    if prompts == "abab":
+        assert not named
+        return
+    assert "eval_episodes" not in named[0]
+    groups = read_run(named[0]).groups
+    assert [(group.step, group.size) for group in groups] == [(1, 4), (1, 4), (2, 4), (2, 4)]
+
+
+@pytest.mark.parametrize("folders", [("a", "b"), ("train", "val"), ("seed_1", "seed_2"), ("step_1", "step_2-b")])
+def test_steps_in_folders_of_several_runs_are_not_pooled(folders: tuple[str, str], tmp_path: Path) -> None:
+    for folder, step in product(folders, (1, 2)):
+        rows = [{"prompt": "a", "completion": f"{folder}{i}", "reward": i % 2} for i in range(4)]
+        write_rows(tmp_path / folder / f"step_{step}.jsonl", rows)
+    refusal(tmp_path / "*/step_*.jsonl", "holds 4 evaluations")
+    assert len(read_run(tmp_path / folders[0] / "step_*.jsonl").groups) == 2
 
 
 @pytest.mark.parametrize(("sizes", "num_prompts"), [((4, 4, 4), 3), ((4, 4, 3), 3), ((4, 3, 4), 11), ((12,), 12)])

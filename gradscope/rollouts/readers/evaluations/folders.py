@@ -124,18 +124,24 @@ def refuse_several(path: Path, format: str | None, options: ReadOptions) -> None
         named = ", ".join(f"{log.task} {log.model}".strip() for log in logs[:3])
         rest = f" and {len(logs) - 3} more" if len(logs) > 3 else ""
         file = next(iter(expand(logs[0].path)), path)  # of harnesses with a folder each there is none
-        below = file.relative_to(path).parts[1:] if path.is_dir() else ()
-        pattern = Path(glob.escape(str(path)), *["*"] * len(below), f"*{file.suffix}")
-        has_every_log = bool(below) and len(expand(pattern)) >= len(logs)
+        below = file.relative_to(path).parts if path.is_dir() else ()
+        patterns = (
+            Path(glob.escape(str(path)), *names)
+            for names in (
+                [*["*"] * len(below[1:]), f"*{file.suffix}"] if below[1:] else (),
+                [re.sub("[0-9]+", "[0-9]*", glob.escape(part)) for part in below],
+            )
+        )
+        steps_are = (
+            f"; the steps of one training are named so: {shlex.quote(str(pattern))}"
+            for pattern in patterns
+            if len(expand(pattern)) > 1 and generic.have_steps(pattern, options.columns)
+        )
         raise InputError(
             f"{path} holds {len(logs)} evaluations, which are never pooled: {named}{rest}.",
             hint=f"All, a row each: gradscope passk {shlex.quote(str(path))}; or name one log: "
             + shlex.quote(str(logs[0].path))
-            + (
-                f"; the steps of one training are named so: {shlex.quote(str(pattern))}"
-                if has_every_log and generic.have_steps(pattern, options.columns)
-                else ""
-            ),
+            + next(steps_are, ""),
         )
 
 
