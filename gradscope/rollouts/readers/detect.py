@@ -158,7 +158,7 @@ def read_run(
         commands = "gradscope degeneracy, spike, check, compare and report answer from metrics alone."
         raise InputError(text, hint=f"{hint} {commands}")
     _refuse_unused(reader, request)
-    refuse_several(request.path, reader.name, request.options)
+    request = replace(request, path=refuse_several(request.path, reader.name, request.options))
     with without_collection():
         run = reader.read(request)
         if request.model is not None:  # the user named the base of these weights, and no file

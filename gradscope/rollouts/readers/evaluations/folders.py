@@ -103,15 +103,18 @@ def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
     return tuple(logs.values())
 
 
-def refuse_several(path: Path, format: str | None, options: ReadOptions) -> None:
+def refuse_several(path: Path, format: str | None, options: ReadOptions) -> Path:
     """Refuse several evaluations, also where no ``format`` was recognized, as each has a folder of its own.
+
+    Returns:
+        What to read: the path, but the one file of samples in a folder whose other files are none.
 
     Raises:
         InputError: There are several: one number over different tasks, models and scorers is meaningless; or none was
             recognized, and there is one in a folder below.
     """
     if path.is_file() or (format is not None and format not in _NEVER_POOLED):
-        return
+        return path
     logs = [log for log in evaluations_in(path, options) if log.format in _NEVER_POOLED]
     if format is None and len(logs) == 1:
         only = logs[0].path
@@ -143,6 +146,8 @@ def refuse_several(path: Path, format: str | None, options: ReadOptions) -> None
             + shlex.quote(str(logs[0].path))
             + next(steps_are, ""),
         )
+    is_of_samples = format == samples.FORMAT.name and len(logs) == 1 and path.is_dir()
+    return logs[0].path if is_of_samples else path
 
 
 def are_of_one(format: str, files: Sequence[Path]) -> bool:

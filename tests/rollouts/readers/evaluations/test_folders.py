@@ -285,3 +285,15 @@ def test_evaluations_are_searched_for_eight_folders_deep(tmp_path: Path) -> None
         write_lines(tmp_path / below / "math.jsonl", *SAMPLES)
     (log,) = evaluations_in(tmp_path, ReadOptions())
     assert log.path == tmp_path / "1/2/3/4/5/6/7/8/math.jsonl"
+
+
+def test_one_file_of_samples_is_read_without_what_lies_beside_it(tmp_path: Path) -> None:
+    """As NeMo Gym leaves the inputs of its rollouts, empty failures and totals."""
+    inputs = [{"params": {"input": f"q{i // 2}"}, "task_index": i // 2} for i in range(4)]
+    rows = [cells | {"prompt": f"q{i // 2}", "response": f"a{i}", "reward": i % 2} for i, cells in enumerate(inputs)]
+    write_rows(tmp_path / "rollouts_aggregate_metrics.json", [{"mean/reward": 0.5}])
+    write_lines(tmp_path / "rollouts_materialized_inputs.jsonl", *inputs)
+    (tmp_path / "rollouts_failures.jsonl").touch()
+    run = read_run(write_lines(tmp_path / "rollouts.jsonl", *rows).parent)
+    assert ([group.rewards for group in run.groups], run.source.quarantined.num_rows) == ([(0.0, 1.0)] * 2, 0)
+    assert run.source.files == (str(tmp_path / "rollouts.jsonl"),)
