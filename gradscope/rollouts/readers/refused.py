@@ -293,7 +293,8 @@ def _ungraded(rows: Sequence[Mapping[str, Any]]) -> str:
         return f"No column is a verdict: grade {answer!r} against {gold!r}, and write it into each row as 'correct'."
     numbers = [name for name, cells in columns.items() if not _PROMPT_WORD.search(name) and any(map(is_number, cells))]
     text = column_roles.first_present(columns, (*column_roles.ANSWER_KEYS, *column_roles.TEXT_LISTS, answer or ""))
-    is_graded = any(column_roles.are_words(cells) or any(map(is_list_of_objects, cells)) for cells in columns.values())
+    answers = (cells for name, cells in columns.items() if name not in column_roles.USUAL["prompt"])
+    is_graded = any(column_roles.are_words(cells) or any(map(is_list_of_objects, cells)) for cells in answers)
     if text is None or numbers or is_graded:
         return ""
     return f"No column is a verdict: run the evaluation on {text!r}, and write its outcome into each row as 'correct'."

@@ -228,7 +228,7 @@ def test_numbers_of_rollouts_are_steps_of_any_prompts_but_the_same(prompts: str,
     """As nano-aha-moment writes episodes, whose prompts seldom return, next to those of evaluations."""
     for step, (rank, folder) in product((1, 2), enumerate((".", "eval_episodes"))):
         letters = prompts[2 * step - 2 : 2 * step]
-        rows = [{"query": letter, "response": f"{i}", "reward": i % 2} for letter in letters for i in range(4)]
+        rows = [{"query": query, "response": f"{i}", "reward": i % 2} for query in letters for i in range(4 - rank)]
         write_rows(tmp_path / folder / pattern.format(step, rank), rows)
     named = shlex.split(refusal(tmp_path, "holds 4 evaluations").partition("are named so: ")[2])
     if prompts == "abab":

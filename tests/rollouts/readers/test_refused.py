@@ -409,6 +409,7 @@ def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[st
         ({"question": "p", "final_result": 18.0, "true_label": "18"}, "grade 'final_result' against 'true_label'"),
         ({"task_id": "a", "completion": "f()"}, "run the evaluation on 'completion'"),
         ({"id": "a", "prediction": "4"}, "run the evaluation on 'prediction'"),
+        ({"prompt": [{"role": "user"}], "responses": ["4", "5"]}, "run the evaluation on 'responses'"),  # of verl
         ({"task_id": "a", "completion": "f()", "status": "Passed"}, ""),
         ({"task_id": "a", "completion": "f()", "tokens": 7}, ""),
         ({"idx": 1, "ys": ["a", "b"], "infos": [{"cost": 7}, {"cost": 9}]}, ""),

@@ -27,6 +27,7 @@ from gradscope.rollouts.readers.nested import layout_of
 from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping_of, step_number, text_of
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import document_bytes, expand, stem_of, suffix_of
+from gradscope.rollouts.readers.run_files import HELD_OUT
 from gradscope.rollouts.readers.trainers import prime_rl
 
 _NUM_ASKED = 200  # rows in which questions are looked for
@@ -126,7 +127,10 @@ def refuse_several(path: Path, format: str | None, options: ReadOptions) -> Path
     if len(logs) > 1 and not are_steps:
         named = ", ".join(f"{log.task} {log.model}".strip() for log in logs[:3])
         rest = f" and {len(logs) - 3} more" if len(logs) > 3 else ""
-        file = next(iter(expand(logs[0].path)), path)  # of harnesses with a folder each there is none
+        # of harnesses with a folder each there is none
+        files = [next(iter(expand(log.path)), path) for log in logs if path.is_dir()]
+        training = (file for file in files if not HELD_OUT.search(str(file.relative_to(path))))
+        file = next(training, path)
         below = file.relative_to(path).parts if path.is_dir() else ()
         patterns = (
             Path(glob.escape(str(path)), *names)

@@ -306,7 +306,8 @@ _SEVERAL_OUTPUTS = Reason(
 def _recognizes(request: ReadRequest) -> bool:
     rows = map(peek, expand(_folder(request.path)))
     first = next((first_rows[0] for first_rows in rows if first_rows and not are_metrics(first_rows)), {})
-    return {"input", "output", "score", "step"} <= first.keys()
+    is_text = isinstance(first.get("step"), str)  # of forks that write all cells so, which are rows as any
+    return {"input", "output", "score", "step"} <= first.keys() and not is_text
 
 
 def _read(request: ReadRequest) -> Run:

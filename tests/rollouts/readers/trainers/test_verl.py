@@ -338,3 +338,10 @@ def test_the_trainers_numbers_are_cut_alike_and_their_gaps_kept() -> None:
     assert tokens is not None
     assert tokens.trainer_logprobs == pytest.approx((-0.6, math.nan, -0.3), nan_ok=True)
     assert tokens.entropies == pytest.approx((0.5, 0.25, math.nan), nan_ok=True)
+
+
+def test_cells_that_are_all_text_are_rows_as_any(tmp_path: Path) -> None:
+    """As some forks of verl write them."""
+    row = {"input": "2+2?", "output": "4", "step": "3"}
+    run = read_run(write_lines(tmp_path / "3.jsonl", *(row | {"score": score} for score in ("1.0", "0.0"))))
+    assert [(group.step, group.rewards) for group in run.groups] == [(3, (1.0, 0.0))]
