@@ -40,6 +40,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "step": STEP_NAMES,
     "group": ("group_id", "uid", "group", "group_index", "group_idx"),
     "prompt_id": (
+        "_ng_task_index",  # of NeMo Gym, beside which ids count within a task's own data
         *("prompt_id", "task_id", "problem_id", "question_id", "example_id", "doc_id", "instance_id"),
         *("prompt_idx", "prompt_index", "qid", "query_id"),
     ),
@@ -115,7 +116,10 @@ _HELD_OUT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("is_train", "is_training"), ("false", "0")),
 }
 """Name of a column -> what it says of rows of an evaluation during training."""
-SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
+SAMPLE_IDS = (
+    *("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id"),
+    "_ng_rollout_index",
+)
 """Names of columns that may tell the rollouts of a group apart."""
 TRIALS = ("trial", "attempt", "attempt_id", "attempt_idx", *SAMPLE_IDS)
 """Names of columns that number the samples of a prompt."""
@@ -189,7 +193,7 @@ def with_entries(
             f"{key}.{name}": cell
             for key, cells in row.items()
             for name, cell in parse.mapping_of(cells).items()
-            if not isinstance(cell, dict)
+            if cell is not None and not isinstance(cell, dict)
         }
         | dict(row)  # a key of the row's own wins
         for row in rows

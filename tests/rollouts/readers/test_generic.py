@@ -385,6 +385,23 @@ def test_rewards_in_an_object_without_their_sum_are_asked_for(tmp_path: Path) ->
         assert run.groups[0].rollouts[1].rewards[f"{name}.accuracy"] == 1.0
 
 
+@pytest.mark.parametrize("ids", [False, True])
+def test_rollouts_of_nemo_gym_are_grouped_by_task(ids: bool, tmp_path: Path) -> None:
+    """The entry `prompt` of what was asked, a template's, is null."""
+    rows = [
+        {
+            "responses_create_params": {"input": [{"role": "user", "content": f"{task}?"}], "prompt": None},
+            "response": {"output": []},
+            "reward": float(task),
+            **({"doc_id": 1, "_ng_task_index": task, "_ng_rollout_index": sample} if ids else {}),
+        }
+        for task in (0, 1)
+        for sample in range(3)
+    ]
+    run = read_run(write(tmp_path / "rollouts.jsonl", *rows))
+    assert [group.rewards for group in run.groups] == [(0.0,) * 3, (1.0,) * 3]
+
+
 def test_an_id_groups_and_only_without_one_the_text_does(tmp_path: Path) -> None:
     rows = [{"step": 1, "prompt": "same", "problem_id": n, "reward": 1.0} for n in (1, 2)]
     assert len(read_run(write(tmp_path / "a.jsonl", *rows)).groups) == 2
