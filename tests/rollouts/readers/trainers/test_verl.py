@@ -340,6 +340,14 @@ def test_the_trainers_numbers_are_cut_alike_and_their_gaps_kept() -> None:
     assert tokens.entropies == pytest.approx((0.5, 0.25, math.nan), nan_ok=True)
 
 
+def test_other_files_beside_numbered_ones_are_no_rollouts(tmp_path: Path) -> None:
+    """As AgentEvolver writes its tasks."""
+    write_lines(tmp_path / "task_3.jsonl", {"task_id": "a", "query": "2+2?"})
+    write_lines(tmp_path / "3.jsonl", *({"input": "2+2?", "output": "4", "score": i, "step": 3} for i in (0, 1)))
+    run = read_run(tmp_path)
+    assert (len(run.groups), run.source.quarantined.num_rows) == (1, 0)
+
+
 def test_cells_that_are_all_text_are_rows_as_any(tmp_path: Path) -> None:
     """As some forks of verl write them."""
     row = {"input": "2+2?", "output": "4", "step": "3"}
