@@ -146,6 +146,9 @@ def _outputs(page: PageOptions, *, force: bool, inputs: Sequence[str]) -> Iterat
         # before any work: an existing page is replaced on request alone, and a file that is no page never
         if path.is_dir():
             raise OutputExistsError(f"{path} is a folder.", hint=f"Name a file: --output {path / 'report.html'}")
+        if path.suffix.lower() not in (".html", ".htm"):
+            name = path.with_name(f"{path.stem}.html")
+            raise UsageError(f"{path.name} is not the name of a page.", hint=f"Name an HTML file: --output {name}")
         refuse_existing(path, force=force)
         if path.exists():
             with open_file(path) as stream:

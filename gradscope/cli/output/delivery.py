@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from gradscope.cli.output.streams import pause, progress_bar, say, show_next, write_data
 from gradscope.cli.output.streams import show as print_result
-from gradscope.errors import OutputExistsError
+from gradscope.errors import OutputExistsError, UsageError
 from gradscope.machine import num_processes, process_index
 from gradscope.option import Option
 from gradscope.progress import ProgressCallback
@@ -36,6 +36,9 @@ from gradscope.writing import atomic_write, is_own, move_into_place, naming, one
 
 _STEP_START = b'{"__metadata__":{"key":'  # of a file of `write_step`, after eight bytes of length
 _STEP = re.compile(r"\.?step_[0-9]+\.safetensors(\.[0-9]+-[0-9a-f]{6}\.partial)?")
+
+
+_FILE_SUFFIXES = (".html", ".json", ".jsonl", ".csv", ".png", ".svg", ".pdf", ".md", ".txt", ".parquet")
 
 
 @contextmanager
@@ -52,10 +55,14 @@ def staged_folder(folder: Path, *, force: bool, inputs: Sequence[str] = ()) -> I
         OutputExistsError: There is a file at that path, a folder with something in it and ``force`` is off, or one of
             the inputs at the path of a file.
         OutputBusyError: Another process writes there.
+        UsageError: It is called as a file, and there is no such folder yet.
         OSError: A file could not be moved there.
     """
     if folder.exists() and not folder.is_dir():
         raise OutputExistsError(f"{folder} is a file.", hint="Name a folder with --output.")
+    if not folder.exists() and folder.suffix in _FILE_SUFFIXES:
+        hint = "Name a folder. A page is what gradscope report writes; --json prints the JSON document."
+        raise UsageError(f"{folder.name} is the name of a file, where a folder is needed.", hint=hint)
     if not force and folder.is_dir() and any(folder.iterdir()):
         raise OutputExistsError(
             f"The folder {folder} is not empty.",

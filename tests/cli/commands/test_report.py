@@ -41,6 +41,10 @@ def test_a_page_is_not_laid_over_another(cli: Cli, log: Path, tmp_path: Path) ->
     assert (done.code, done.out, page.read_text()) == (2, "", "mine")
     assert "is no page, and --force replaces pages only" in done.err
     assert "is a folder" in cli("report", log, "--output", tmp_path).err
+    no_page = cli("report", log, "--output", tmp_path / "page.json").err
+    assert (
+        f"page.json is not the name of a page.\nhint: Name an HTML file: --output {tmp_path / 'page.html'}" in no_page
+    )
     for old in ("", "<!DOCTYPE html>\n<p>old"):
         page.write_text(old)
         assert cli("report", log, "--no-gradients", "--output", page, "--force", "--quiet").code == 0

@@ -41,6 +41,17 @@ def test_a_file_in_the_way_is_never_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["out.json", "page.html"])
+def test_a_folder_called_as_a_file_is_refused_unless_it_is_there(
+    name: str, cli: Cli, log: Path, tmp_path: Path
+) -> None:
+    refused = cli("degeneracy", log, "--output", tmp_path / name)
+    assert (refused.code, (tmp_path / name).exists()) == (2, False)
+    assert f"{name} is the name of a file, where a folder is needed." in refused.err
+    (tmp_path / name).mkdir()
+    assert cli("degeneracy", log, "--output", tmp_path / name).code == 0
+
+
 def test_what_a_command_reads_is_never_replaced(cli: Cli, log: Path, tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
