@@ -33,6 +33,7 @@ class Derived(Struct, frozen=True, kw_only=True):
     formula: str  # the formula as text, with the keys
     make: Callable[..., Floats]  # computes it from the values of the keys in order; NaN where undefined
     is_guess: bool = False  # a share of counts that may be of something else, which a number beyond [0, 1] refutes
+    is_unsaid: bool = False  # a number of groups that only its fractions within [0, 1] show to be a share of them
 
 
 class CommonMetric(Struct, frozen=True, kw_only=True):
@@ -173,11 +174,16 @@ _GROUPS = {
     _DEAD: (
         *({"zero", "std"}, {"zero", "variance"}, {"zero", "var"}, {"degenerate"}, {"dead"}, {"pure"}, {"uniform"}),
         *({"zero", word} for word in ("adv", "advantage", "advantages", "grad", "gradient")),
-        {"all", "same"},
+        *({"all", "same"}, {"flat"}, {"uninformative"}),
     ),
     "frac_all_pass": ({"all", "pass"}, {"all", "correct"}, {"all", "right"}),
     "frac_all_fail": ({"all", "fail"}, {"all", "incorrect"}, {"all", "wrong"}),
 }
+_ALIVE = (
+    *({"mixed"}, {"informative"}, {"with", "signal"}, {"with", "spread"}),
+    *({"with", "variance"}, {"nonzero", "std"}, {"nonzero", "variance"}, {"nonzero", "adv"}, {"nonzero", "advantage"}),
+)
+"""The words of shares of the groups that did give a gradient."""
 _KINDS = {
     "reward": ({"reward"}, {"rewards"}, {"mean", "r"}, {"avg", "r"}),
     "reward_std": ({"reward", "std"}, {"rewards", "std"}),
@@ -234,11 +240,14 @@ class Naming(Struct, frozen=True):
         guesses = {name: _computed(part, metrics).values for name, part in self.parts.items() if part.is_guess}
         outside = {name: values[np.abs(values - 0.5) > 0.5 + _ROUNDING] for name, values in guesses.items()}
         refuted = {name: values[np.abs(values).argmax()] for name, values in outside.items() if len(values)}
+        unsaid = {name: _computed(part, metrics).values for name, part in self.parts.items() if part.is_unsaid}
+        counts = {name for name, values in unsaid.items() if not _are_fractions(values)}
         sentences = (
             f"{self.parts[name].formula} is {value:.3g} at a step, as no share of groups is: it is not {name}."
             for name, value in refuted.items()
         )
-        return Naming({name: part for name, part in self.parts.items() if name not in refuted}), tuple(sentences)
+        wrong = counts | refuted.keys()
+        return Naming({name: part for name, part in self.parts.items() if name not in wrong}), tuple(sentences)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -328,18 +337,29 @@ def _by_words(name: str, words: Mapping[str, set[str]]) -> Derived | None:
 
 def _group_share(name: str, words: Mapping[str, set[str]]) -> Derived | None:
     """A share of groups by known words, as in ``degenerate_group_rate``, or a count next to that of all."""
-    kinds = [(key, bag - kind) for kind in _GROUPS[name] for key, bag in words.items() if bag >= kind]
-    shares = [share for key, rest in kinds for share in _share(key, rest)]
+    shares, counts, unsaid = _readings(_GROUPS[name], words)
+    ranked = [shares, counts]
+    if name == _DEAD:
+        alive = [[_one_minus(part) for part in parts] for parts in _readings(_ALIVE, words)]
+        ranked += [*alive[:2], unsaid + alive[2]]
+    fits = next(filter(None, ranked), [])
+    return fits[0] if len(fits) == 1 else None
+
+
+def _readings(
+    kinds: Iterable[set[str]], words: Mapping[str, set[str]]
+) -> tuple[list[Derived], list[Derived], list[Derived]]:
+    """What is named a share of groups of some kinds, what counts them next to all, and what may be either."""
+    named = [(key, bag - kind) for kind in kinds for key, bag in words.items() if bag >= kind]
+    shares = [share for key, rest in named for share in _share(key, rest)]
     counts = [
         replace(_quotient(key, total), is_guess=True)
-        for key, rest in kinds
+        for key, rest in named
         if rest <= _COUNT
         for total, bag in words.items()
         if bag <= _COUNT and (unit := _UNIT.findall(total)[-1:]) and _UNIT.findall(key)[-1:] in ([], unit)
     ]
-    mixed = [(key, bag - {"mixed"}) for key, bag in words.items() if "mixed" in bag and name == _DEAD]
-    fits = shares or counts or [_one_minus(share) for key, rest in mixed for share in _share(key, rest)]
-    return fits[0] if len(fits) == 1 else None
+    return shares, counts, [replace(_as_logged(key), is_unsaid=True) for key, rest in named if not rest]
 
 
 def _share(key: str, rest: set[str]) -> Iterator[Derived]:
@@ -358,6 +378,11 @@ def _sum(first: Derived, second: Derived) -> Derived:
         make=lambda *values: first.make(*values[:size]) + second.make(*values[size:]),
         is_guess=first.is_guess or second.is_guess,
     )
+
+
+def _are_fractions(values: Floats) -> bool:
+    """Whether numbers are shares, one of them neither 0 nor 1: a count of groups is whole."""
+    return bool(np.any((values > 0) & (values < 1))) and not np.any(np.abs(values - 0.5) > 0.5 + _ROUNDING)
 
 
 def _computed(derived: Derived, metrics: StepMetrics) -> Numbers:

@@ -17,7 +17,8 @@ DEAD = "frac_reward_zero_std"
 
 
 def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str] | None = None) -> dict[str, float]:
-    return dict(naming_of(keys, named or {}).apply(StepMetrics.from_mapping({1: numbers}))[1])
+    metrics = StepMetrics.from_mapping({1: numbers})
+    return dict(naming_of(keys, named or {}).checked_against(metrics)[0].apply(metrics)[1])
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,11 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"n_degenerate_layers": 2.0, "n_groups": 8.0}, DEAD, None),
         ({"eval/n_degenerate": 2.0, "n_groups": 8.0}, DEAD, None),
         ({"frac_groups_mixed": 0.75}, DEAD, 0.25),
+        ({"n_groups_with_signal": 6.0, "n_groups": 8.0}, DEAD, 0.25),
+        ({"frac_groups_with_reward_variance": 0.75}, DEAD, 0.25),
+        ({"flat_reward_group_ratio": 0.25, "collapsed_group_ratio": 0.5}, DEAD, 0.25),
+        ({"informative_group_count": 6.0, "uninformative_group_fraction": 0.25}, DEAD, 0.25),
+        ({"effective_prompt_ratio": 0.75}, DEAD, None),  # to some trainers, of samples whose reward is good enough
         ({"rl/frac_groups_all_same": 0.25}, DEAD, 0.25),
         ({"train/non_degenerate_samples_frac": 0.75}, DEAD, 0.25),
         ({"learner/grad_norm": 0.75}, "grad_norm", 0.75),
@@ -83,6 +89,8 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"zero_std_count": 2.0, "count": 8.0}, DEAD, None),
         ({"all_correct_group_pct": 25.0, "all_wrong_group_pct": 50.0}, DEAD, 0.75),
         ({"zero_std_groups": 2.0}, DEAD, None),
+        ({"groups_with_signal": 1.0}, DEAD, None),  # of how many is not logged
+        ({"groups_with_signal": 0.75}, DEAD, 0.25),
         ({"stats/mean_reward": 0.5, "reward/format": 0.25, "reward/max": 1.0}, "reward", 0.5),
         ({"mean_r": 0.5, "mean_r_format": 0.25}, "reward", 0.5),
         ({"env/total_reward": 0.5, "batch/avg_reward": 0.25}, "reward", None),
@@ -120,6 +128,7 @@ def test_a_share_that_is_none_counts_as_nan() -> None:
         ({"all_wrong_groups": (1, 2), "all_correct_groups": (1, 1), "num_groups": (2, 2)}, "1.5", {DEAD}),
         # of 4 samples a prompt, a fifth of the prompts pass
         ({"dynamic_filtering_pass_rate": (80, 240)}, "-1.4", {DEAD}),
+        ({"informative_groups": (0.25, 1)}, "", set()),
         ({"groups_skipped": (1, 3), "groups_total": (2, 2)}, "", set()),  # a trainer's own: which steps are odd is said
     ],
 )
