@@ -47,7 +47,8 @@ _REWARD_WORD = re.compile(
 
 _NO_REWARD = re.compile(
     r"(^|[._])(id|idx|index)$|complexity|difficulty|threshold|confidence|delta|ground_?truth|require_|allow_"
-    r"|(final|best|mean|avg|average|overall)_(\w+_)?accuracy|(mean|avg|average|overall)_score|_count$|tests?_passed$",
+    r"|(final|best|mean|avg|average|overall)_(\w+_)?accuracy|(mean|avg|average|overall)_score|_(count|std|var)$"
+    r"|tests?_passed$",
     re.IGNORECASE,
 )
 _PROMPT_WORD = re.compile(

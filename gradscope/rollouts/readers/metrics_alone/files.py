@@ -245,9 +245,11 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     if lists and not run_lists:
         return [{"run": name, **row} for name in lists if name in quarantine.lists for row in lists[name]]
     rows = {key: value for key, value in document.items() if isinstance(value, dict)}
-    by_step = len(rows) == len(document) and None not in map(step_number, rows)
+    steps = [number for number in map(step_number, rows) if number is not None]
+    by_step = len(steps) == len(document)
     if by_step and None in map(step_number, chain.from_iterable(rows.values())):
-        return [{"step": key, **row} for key, row in rows.items()]
+        is_sorted = steps == sorted(set(steps)) or list(rows) == sorted(rows)
+        return [{"step": key, **row} for key, row in rows.items()] if is_sorted else ()  # else by prompt, say
     inner = run_lists or {name: row for name, row in rows.items() if depth and not _EPISODES.search(name)}
     parts = {name: _rows_in(file, quarantine, row, depth - 1) for name, row in inner.items()}
     parts = {name: part for name, part in parts.items() if is_list_of_objects(part) and any(map(is_step, part[0]))}

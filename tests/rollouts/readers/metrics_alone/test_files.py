@@ -72,6 +72,8 @@ STEP_6 = {"run": "of", "step": "step_6", "kl": 2}
         ({"0": {"loss": 0.5}, "10": {"kl": 2}}, [{"step": "0", "loss": 0.5}, {"step": "10", "kl": 2}]),
         ({"step": [1, 2], "loss": [3, 4], "dev": [5], "lr": 0.1}, [{"step": 1, "loss": 3}, {"step": 2, "loss": 4}]),
         ({"step": 3, "loss": 0.5}, [{"step": 3, "loss": 0.5}]),
+        ({"10": {"loss": 0.5}, "2": {"loss": 2}}, [{"step": "10", "loss": 0.5}, {"step": "2", "loss": 2}]),  # as text
+        ({"3": {"loss": 0.5}, "2": {"loss": 2}}, []),  # of prompts, say
         ({"step": {"0": 1}, "loss": {"1": 4}}, []),
         ({"lr": 0.1, "log": [{"step": 1}], "trace": [0.5]}, [{"run": "log", "step": 1}]),
         ({"a": [{"step": 1}], "b": [{"n": 2}]}, [{"run": "a", "step": 1}, {"run": "b", "n": 2}]),
