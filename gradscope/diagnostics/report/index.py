@@ -29,7 +29,7 @@ from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import parting_sentence, shared_prompts
 from gradscope.findings.degeneracy_parts import conflicts_of_runs
-from gradscope.findings.logged import broken_sentences, late_sentence
+from gradscope.findings.logged import broken_sentences, drop_clause, late_sentence
 from gradscope.metrics.uncertainty.intervals import bonferroni
 from gradscope.metrics.uncertainty.levels import late_change
 from gradscope.metrics.uncertainty.steps import MIN_STEPS, trend
@@ -174,18 +174,17 @@ def _trends(runs: Sequence[RunSummary]) -> Iterator[str]:
     rising = [run for run in runs if run.reward_change.side_of_zero > 0]
     falling = [run for run in runs if run.reward_change.side_of_zero < 0]
     num_trends = sum(run.reward_change.is_defined for run in runs)
+    drops = {run.name: sentence for run in runs if (sentence := _drop_sentence(run))}
+    num_more = len(drops.keys() - {run.name for run in falling})
     if num_trends:
+        more = f"; in {num_more} more it drops, which no line follows" if num_more else ""
         yield (
             f"The reward rises beyond chance in {len(rising)} of {counted(num_trends, 'run')} and falls in "
-            f"{len(falling)}, along the line through its steps, at 95 % each."
+            f"{len(falling)}, along the line through its steps, at 95 % each{more}."
         )
     elif any(len(run.reward_by_step) - run.reward_by_step.count(None) > 1 for run in runs):
         yield "The reward rises beyond chance in none of these runs: a trend needs three steps."
-    for run in runs:
-        rewards = zip(run.steps, run.reward_by_step, strict=True)
-        change = late_change({step: value for step, value in rewards if value is not None}, factor=2.0)
-        if change is not None and change.side < 0:
-            yield late_sentence(f"The reward of {run.name}", change)
+    yield from drops.values()
 
 
 def _dead_groups(runs: Sequence[RunSummary]) -> Iterator[str]:
@@ -202,6 +201,17 @@ def _dead_groups(runs: Sequence[RunSummary]) -> Iterator[str]:
                 f"Groups without a gradient: most in {worst.name} ({with_interval(high, percent)}), fewest in "
                 f"{best.name} ({with_interval(low, percent)})."
             )
+
+
+def _drop_sentence(run: RunSummary) -> str:
+    """That a run's reward ends far lower than it was, or drops for good; empty where it does neither."""
+    rewards = zip(run.steps, run.reward_by_step, strict=True)
+    by_step = {step: value for step, value in rewards if value is not None}
+    change = late_change(by_step, factor=2.0)
+    if change is not None and change.side < 0:
+        return late_sentence(f"The reward of {run.name}", change)
+    drop = drop_clause([*by_step], [*by_step.values()]).removeprefix("; it ")
+    return f"The reward of {run.name} {drop}." if drop else ""
 
 
 MAX_COMPARED = 12

@@ -91,6 +91,15 @@ def test_a_trend_is_told_of_runs_that_have_one(tmp_path: Path, num_steps: int) -
     assert "Groups without a gradient: 0.0 % in each run." in findings
 
 
+def test_a_reward_that_drops_early_is_told_though_no_line_falls(tmp_path: Path) -> None:
+    rewards = [0.75, 1.0] * 4 + [0.0, 0.0625] * 16
+    for name, values in (("dropped", rewards), ("steady", [0.75, 0.875] * 20)):
+        write_lines(tmp_path / f"{name}.jsonl", *({"step": n, "reward": value} for n, value in enumerate(values)))
+    *_, lines, drop = report_index(tmp_path, sorted(tmp_path.iterdir())).findings
+    assert "in 0 of 2 runs and falls in 0, along the line through its steps, at 95 % each; in 1 more it drops" in lines
+    assert drop == "The reward of dropped.jsonl drops at step 8 from 1 to 0 (medians of 5 steps)."
+
+
 def test_evaluations_without_groups_are_sent_to_passk(tmp_path: Path) -> None:
     runs = [
         write_lines(tmp_path / f"{name} 1.jsonl", *({"task_id": f"t{n}", "passed": n % 2 == 0} for n in range(6)))
