@@ -30,7 +30,7 @@ _NO_ROLLOUTS = re.compile(
 """How lists are called whose elements are parts of one rollout, or verdicts on it."""
 POLICY = re.compile(
     r"(?<![a-z])(base(line)?|(fine_?)?tuned|(un)?trained|sft|rl(vr|hf)?|grpo|ppo|dpo|lora|ckpt|checkpoint|before|after"
-    r"|adapter|teacher|student|greedy|model)(?![a-z])",
+    r"|adapter|teacher|student|greedy|model|temp(erature)?|shot|cot|vanilla|direct|thinking|run|seed|trial|attempt)(?![a-z])",
     re.IGNORECASE,
 )
 """What keys of policies say whose prompts are numbered alike, as those of benchmarks may be as well."""

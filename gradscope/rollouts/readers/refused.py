@@ -46,7 +46,7 @@ _REWARD_WORD = re.compile(
 )
 
 _NO_REWARD = re.compile(
-    r"(^|[._])(id|idx|index)$|complexity|difficulty|threshold|confidence|delta|ground_?truth|require_|allow_"
+    r"(^|[._])(id|idx|index)$|^any_|complexity|difficulty|threshold|confidence|delta|ground_?truth|require_|allow_"
     r"|(final|best|mean|avg|average|overall)_(\w+_)?accuracy|(mean|avg|average|overall)_score|_(count|std|var)$"
     r"|tests?_passed$",
     re.IGNORECASE,

@@ -180,6 +180,27 @@ def test_lists_of_the_same_prompts_are_those_of_policies(tmp_path: Path, documen
     assert len({group.size for group in run.groups}) == 1
 
 
+@pytest.mark.parametrize(
+    ("keys", "are_policies"),
+    [
+        (("temperature_0.0", "temperature_1.0"), True),
+        (("zero_shot", "cot"), True),
+        (("run_1", "run_2"), True),
+        (("aime24", "aime25"), False),
+    ],
+)
+def test_keys_that_say_so_are_policies_of_prompts_with_the_same_numbers(
+    keys: tuple[str, ...], are_policies: bool, tmp_path: Path
+) -> None:
+    document = {key: [{"id": i, "correct": i % (2 + place)} for i in range(9)] for place, key in enumerate(keys)}
+    groups = read_run(write_rows(tmp_path / "log.json", document)).groups
+    policies = {group.rollouts[0].policy for group in groups}
+    assert (policies == set(keys), len({group.prompt_id for group in groups})) == (
+        are_policies,
+        9 + 9 * (not are_policies),
+    )
+
+
 def test_what_is_the_same_throughout_a_long_list_tells_policies_apart(tmp_path: Path) -> None:
     lists = [{"checkpoint": c, "cases": [{"idx": i, "correct": c} for i in range(NUM_LISTED + 9)]} for c in (0, 1)]
     run = read_run(write_rows(tmp_path / "a.json", {"results": lists}))

@@ -293,6 +293,7 @@ def test_a_refused_pickle_says_what_helps(
         ({"prompt": "p", "ok": True, "boxed": "4"}, "--reward-column ok."),
         ({"prompt": "p", "human_label": 1.0}, "--reward-column human_label."),
         ({"prompt": "p", "receipt_verified": True}, "--reward-column receipt_verified."),
+        ({"prompt": "p", "any_correct": True, "first_correct": True}, "--reward-column first_correct."),
         ({"prompt": "p", "auto_equivalent": True, "model_prediction": "4"}, "--reward-column auto_equivalent."),
         ({"prompt": "p", "tests_passed": 3, "test_pass_rate": 0.5}, "--reward-column test_pass_rate."),
         ({"prompt": "p", "base_correct": "True", "correction_step": "2"}, "--reward-column base_correct."),
