@@ -329,7 +329,7 @@ def key_column(cell: Any, *, is_whole: bool = False) -> str | None:
     if are_all and _are_samples_by_key(by_key):
         return _KEY_OF_ROW
     lists = list(by_key.values())
-    names = (*roles.USUAL["prompt"], *roles.USUAL["prompt_id"], "id")
+    names = (*roles.USUAL["prompt"], *roles.USUAL["prompt_id"], "id", "idx")
     prompt = roles.first_present(roles.columns_in(rows[0] for rows in lists), names) or ""
     cells = [[id for row in rows if (id := row.get(prompt)) and not parse.text_of(id).isdecimal()] for rows in lists]
     numbers = [frozenset(parse.text_of(row.get(prompt)) for row in rows) for rows in lists]

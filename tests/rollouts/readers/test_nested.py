@@ -192,7 +192,8 @@ def test_lists_of_the_same_prompts_are_those_of_policies(tmp_path: Path, documen
 def test_keys_that_say_so_are_policies_of_prompts_with_the_same_numbers(
     keys: tuple[str, ...], are_policies: bool, tmp_path: Path
 ) -> None:
-    document = {key: [{"id": i, "correct": i % (2 + place)} for i in range(9)] for place, key in enumerate(keys)}
+    name = "id" if are_policies else "idx"
+    document = {key: [{name: i, "correct": i % (2 + place)} for i in range(9)] for place, key in enumerate(keys)}
     groups = read_run(write_rows(tmp_path / "log.json", document)).groups
     policies = {group.rollouts[0].policy for group in groups}
     assert (policies == set(keys), len({group.prompt_id for group in groups})) == (

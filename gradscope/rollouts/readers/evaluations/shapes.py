@@ -280,10 +280,11 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             hint="Write a row a rollout: step, prompt, response, reward.",
         )
     written = [with_lists(row)[0] for row in rows]
-    for name in roles.REWARD_LISTS:
+    for name in dict.fromkeys((*roles.REWARD_LISTS, *roles.USUAL["reward"])):
         cells = (row.get(name) for row in written)
         lists = [cell for cell in cells if isinstance(cell, list) and not parse.is_list_of_objects(cell)]
-        if len(lists) > len(rows) / 2:
+        are_numbers = all(NUMBERS.issuperset(map(type, cells)) for cells in lists)
+        if len(lists) > len(rows) / 2 and (name in roles.REWARD_LISTS or are_numbers):
             source = "" if any(name in row for row in rows) else ", which numbered columns write out"
             raise InputError(
                 f"{path} has a list {name!r} in a row{source}, and no list of as many responses beside it: whether "
@@ -321,7 +322,9 @@ def _from_lists(row: Mapping[str, Any], named_by_user: ColumnNames) -> PromptSam
         and (reward or not (_NO_SAMPLES.match(name) or _are_of_prompts(name, row) or are_turns_of_one(name, value)))
     }
     named = {name: (reward or "").removeprefix(f"{name}.") for name in entries}  # `list.entry`, or an entry
-    chosen = [name for name, keys in entries.items() if named[name] in keys]
+    chosen = [  # where it is a list again, each element is a prompt
+        name for name in entries if not isinstance(parse.unwrapped(row[name][0].get(named[name], [])), list)
+    ]
     if len(chosen) == 1 and row.keys().isdisjoint(NAMES) and _are_of_prompts(chosen[0], row, is_named=True):
         raise UsageError(
             f"The list {chosen[0]!r} has answers to several prompts.",
@@ -468,7 +471,7 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples 
     )
 
 
-_NUMBERED = re.compile(r"([a-z][a-z_]*?)_?\[?([0-9]{1,5})\]?(?:_([a-z_]+))?", re.IGNORECASE)
+_NUMBERED = re.compile(r"([a-z][a-z_]*?)[_ ]?\[?([0-9]{1,5})\]?(?:[_ ]([a-z_]+))?", re.IGNORECASE)
 _SAMPLE_WORDS = frozenset(
     ("sample", "rollout", "completion", "response", "generation", "run", "trial", "attempt", "try")
 )
@@ -484,6 +487,8 @@ def with_lists(row: Mapping[str, Any], named: str | None = None) -> tuple[Mappin
     """A row with its samples as lists, and the names of those that are of samples by the names of their columns.
 
     >>> with_lists({"task": 7, "run_1_correct": "True", "run_2_correct": "False"})[0]["correct"]
+    [1.0, 0.0]
+    >>> with_lists({"task": 7, "trial 1": "pass", "trial 2": "fail"})[0]["correct"]
     [1.0, 0.0]
     >>> with_lists({"task": 7, "scores": "[1, 0, 1]"})[0]["scores"]
     [1.0, 0.0, 1.0]
@@ -507,10 +512,16 @@ def with_lists(row: Mapping[str, Any], named: str | None = None) -> tuple[Mappin
                 texts.append(match[1][1:-1])
             lists |= {name: texts} if texts and end == len(inner_text) else {}
     numbered = _numbered_columns(tuple(row)) if 1 < len(row) <= _MAX_COLUMNS else ()
+    of_samples = {name for name, _, are_samples in numbered if are_samples}
     for name, columns, _ in numbered:
         cells = [row[column] for column in columns]
-        lists[name] = cells if name in roles.TEXT_LISTS else _as_numbers(cells)
-    return ({**row, **lists} if lists else row), frozenset(name for name, _, are_samples in numbered if are_samples)
+        is_text = columns[0].lower().startswith(("response", "completion", "generation"))
+        if name == "samples" and not is_text and roles.are_words(cells) and min(map(len, filter(None, cells))) > 3:
+            lists["correct"] = _as_numbers(map(roles.verdict_of, cells))  # "yes", "no" and letters may be answers
+            of_samples.add("correct")
+        else:
+            lists[name] = cells if name in roles.TEXT_LISTS else _as_numbers(cells)
+    return ({**row, **lists} if lists else row), frozenset(of_samples)
 
 
 @lru_cache(maxsize=64)

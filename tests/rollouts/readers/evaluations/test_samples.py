@@ -289,6 +289,13 @@ def test_items_win_over_totals_beside_them(tmp_path: Path, name: str, counts: tu
     refusal(write_lines(tmp_path / "a.json", document), "totals of evaluations")
 
 
+def test_a_list_that_is_named_makes_each_object_of_a_document_a_prompt(tmp_path: Path) -> None:
+    problems = [{"id": i, "results": [True, i > 1, False]} for i in range(3)]
+    path = write_rows(tmp_path / "a.json", {"model": "m", "problems": problems})
+    groups = read_run(path, ReadOptions(columns=ColumnNames(reward="results"))).groups
+    assert [(group.prompt_id, group.rewards) for group in groups] == [(str(i), (1, i > 1, 0)) for i in range(3)]
+
+
 def test_rows_without_identity_are_identified_by_their_lines(tmp_path: Path) -> None:
     run = read(tmp_path, *({"scores": [float(n)], "responses": ["a"]} for n in (1, 0)))
     assert [group.prompt_id for group in run.groups] == ["1", "2"]

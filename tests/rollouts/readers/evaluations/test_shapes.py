@@ -138,12 +138,20 @@ def test_a_list_with_one_response_is_none_of_samples_even_if_it_is_named(name: s
         ({"sample_0": "a", "sample_0_correct": "True", "sample_1": "b", "sample_1_correct": "False"}, [1.0, 0.0]),
         ({"run1_correct": True, "run2_correct": False, "run3_correct": ""}, [1.0, 0.0, None]),
         ({"correct_run_1": 1, "correct_run_2": 0}, [1.0, 0.0]),
+        ({"Run 1": "PASS", "Run 2": "FAIL", "Run 3": "", "Average": "0.5"}, [1.0, 0.0, None]),
     ],
 )
 def test_numbered_columns_are_the_samples_of_a_prompt(row: dict[str, Any], lists: list[Any]) -> None:
     written, lists_of_samples = with_lists(row)
     assert written["correct"] == lists
     assert "correct" in lists_of_samples
+
+
+@pytest.mark.parametrize(
+    "row", [{"run_1": "C", "run_2": "I"}, {"run1": "no", "run2": "yes"}, {"response_1": "wrong", "response_2": "right"}]
+)
+def test_numbered_columns_of_what_may_be_answers_are_no_verdicts(row: dict[str, Any]) -> None:
+    assert with_lists(row)[0] == {**row, "samples": list(row.values())}
 
 
 @pytest.mark.parametrize(
