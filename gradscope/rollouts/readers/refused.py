@@ -46,9 +46,9 @@ _REWARD_WORD = re.compile(
 )
 
 _NO_REWARD = re.compile(
-    r"(^|[._])(id|idx|index)$|^any_|complexity|difficulty|threshold|confidence|delta|ground_?truth|require_|allow_"
+    r"(^|[._])(id|idx|index)$|^any_|^doc\.|complexity|difficulty|threshold|confidence|delta|ground_?truth|require_"
     r"|(final|best|mean|avg|average|overall)_(\w+_)?accuracy|(mean|avg|average|overall)_score|_(count|std|var)$"
-    r"|tests?_passed$",
+    r"|allow_|tests?_passed$",
     re.IGNORECASE,
 )
 _PROMPT_WORD = re.compile(
@@ -59,7 +59,8 @@ _VERDICT_WORD = re.compile(
     r"exact|match|equivalent|right|valid|verified|proved|won|(?<!correct_)label|\bpass$|\bok$|_ok$", re.IGNORECASE
 )
 _PREDICTION = re.compile(
-    r"(^|_)(pred|prediction|predicted|hypothesis|extracted|executed|output|response|final_(answer|result))(_|$)",
+    r"(^|_)(pred|prediction|predicted|hypothesis|extracted|executed|output|response|final_(answer|result)"
+    r"|filtered_resps|model_patch)(_|$)",
     re.IGNORECASE,
 )
 _TOTAL = re.compile(

@@ -412,6 +412,11 @@ def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[st
         ({"task_id": "a", "completion": "f()"}, "run the evaluation on 'completion'"),
         ({"id": "a", "prediction": "4"}, "run the evaluation on 'prediction'"),
         ({"prompt": [{"role": "user"}], "responses": ["4", "5"]}, "run the evaluation on 'responses'"),  # of verl
+        ({"instance_id": "a", "model_patch": "diff"}, "run the evaluation on 'model_patch'"),
+        (
+            {"doc_id": "1", "doc": {"label": 1}, "target": "A", "resps": [["A"]], "filtered_resps": ["A"]},
+            "grade 'filtered_resps' against 'target'",
+        ),
         ({"task_id": "a", "completion": "f()", "status": "Passed"}, ""),
         ({"task_id": "a", "completion": "f()", "tokens": 7}, ""),
         ({"idx": 1, "ys": ["a", "b"], "infos": [{"cost": 7}, {"cost": 9}]}, ""),
