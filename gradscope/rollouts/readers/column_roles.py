@@ -51,7 +51,8 @@ PROMPT_NUMBER = re.compile(r"(problem|puzzle|task|question|example|case|item|sce
 """Further names of a prompt's id, which may as well number the rows: they count where nothing else tells prompts."""
 
 RIGHT_ANSWER = re.compile(
-    r"ground_?truth.*|correct_answer|(gt|gold|true|expected|ref|reference|target)(_(answer|label|letter|output|text))?",
+    r"ground_?truth.*|correct_(answer|index|idx|text|option|choice|letter|label)"
+    r"|(gt|gold|true|expected|ref|reference|target)(_(answer|label|letter|output|text))?",
     re.I,
 )
 """Names of what all samples of a prompt share, and prompts of one text, as games that all begin alike, do not."""

@@ -56,11 +56,11 @@ _PROMPT_WORD = re.compile(
     re.IGNORECASE,
 )
 _VERDICT_WORD = re.compile(
-    r"exact|match|equivalent|right|valid|verified|proved|won|(?<!correct_)label|\bpass$|\bok$|_ok$", re.IGNORECASE
+    r"exact|match|equivalent|right(?!s)|valid|verified|proved|won|(?<!correct_)label|\bpass$|\bok$|_ok$", re.IGNORECASE
 )
 _PREDICTION = re.compile(
-    r"(^|_)(pred|prediction|predicted|hypothesis|extracted|executed|output|response|final_(answer|result)"
-    r"|filtered_resps|model_patch)(_|$)",
+    r"(^|_)((pred|prediction|output|response)s?|predicted|hypothesis|extracted|executed|final_(answer|result)"
+    r"|filtered_resps|model_patch)(_|$)(?!dir|path|file|token|len|cost|time|count|format)",
     re.IGNORECASE,
 )
 _TOTAL = re.compile(
@@ -68,7 +68,7 @@ _TOTAL = re.compile(
     r"|(final|best|mean|avg|average|overall)(_\w+)?|em|f1|(accuracy|acc)(_(mean|avg|std|ci)\w*)?)$",
     re.IGNORECASE,
 )
-_IS_TOTAL = "{!r} is of all prompts: give the file with a row for each sample or prompt."
+_IS_TOTAL = "{!r} is a total, over prompts or samples: give the file with a row for each sample or prompt."
 _OUTCOME_WORD = re.compile(rf"{_REWARD_WORD.pattern}|status|result|outcome", re.IGNORECASE)
 
 
@@ -316,7 +316,7 @@ def _shares_in_lists(rows: Sequence[Mapping[str, Any]]) -> str:
     """Which numbers of objects in lists lie between 0 and 1, as rewards under a name of their own do."""
     cells: dict[str, list[Any]] = {}
     lists = [entry for row in rows for cell in row.values() if is_list_of_objects(cell) for entry in cell]
-    for name, cell in (pair for entry in lists for pair in entry.items()):
+    for name, cell in (pair for entry in lists for pair in entry.items() if not _NO_REWARD.search(pair[0])):
         cells.setdefault(name, []).append(cell)
     names = [name for name, numbers in cells.items() if all(is_number(cell) and 0 <= cell <= 1 for cell in numbers)]
     if not names:

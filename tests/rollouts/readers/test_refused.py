@@ -315,13 +315,22 @@ def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str,
 @pytest.mark.parametrize(
     ("row", "hint"),
     [
-        ({"pass_at_1": 0.2, "n_samples": 30, "responses": ["a", "b"]}, "'pass_at_1' is of all prompts: give the file"),
-        ({"sft": {"ndcg@10": 0.3}, "grpo": {"ndcg@10": 0.4}}, "'sft.ndcg@10' is of all prompts"),
-        ({"run_1.jsonl": {"total": 50, "pass@k": 0.7}}, "'run_1.jsonl.pass@k' is of all prompts"),
-        ({"run_name": "b32", "final_validation_accuracy": "0.66"}, "'final_validation_accuracy' is of all prompts"),
-        ({"id": "a", "params.run": 1, "metrics.exact_match": 0.1}, "'metrics.exact_match' is of all prompts"),
-        ({"score": 0.1, "score:std": 0.3, "chars": 2026.2}, "'score' is of all prompts"),
-        ({"accuracy": 0.35, "attempted": 20, "correct": 7, "seed": 1}, "'correct' is of all prompts"),
+        (
+            {"pass_at_1": 0.2, "n_samples": 30, "responses": ["a", "b"]},
+            "'pass_at_1' is a total, over prompts or samples: give the file",
+        ),
+        ({"sft": {"ndcg@10": 0.3}, "grpo": {"ndcg@10": 0.4}}, "'sft.ndcg@10' is a total, over prompts or samples"),
+        ({"run_1.jsonl": {"total": 50, "pass@k": 0.7}}, "'run_1.jsonl.pass@k' is a total, over prompts or samples"),
+        (
+            {"run_name": "b32", "final_validation_accuracy": "0.66"},
+            "'final_validation_accuracy' is a total, over prompts or samples",
+        ),
+        (
+            {"id": "a", "params.run": 1, "metrics.exact_match": 0.1},
+            "'metrics.exact_match' is a total, over prompts or samples",
+        ),
+        ({"score": 0.1, "score:std": 0.3, "chars": 2026.2}, "'score' is a total, over prompts or samples"),
+        ({"accuracy": 0.35, "attempted": 20, "correct": 7, "seed": 1}, "'correct' is a total, over prompts or samples"),
         ({"eval_reward": 0.5, "eval_runtime": 9.0}, "Name trainer_state.json, which is beside it"),
         ({"study": "v2", "accuracy": {"ppo": {"n": 3}, "grpo": {"n": 3}}}, "'accuracy' is an object of totals: give"),
         ({"question": "p", "f1": 0.5}, "Name the columns with --reward-column"),
@@ -388,6 +397,7 @@ def test_totals_in_a_document_without_prompts_are_not_named_as_rewards(tmp_path:
         {"chosen_reward": 0.5, "rejected_reward": 0.1},
         {"info": {"complexity_score": 1.5}, "difficulty_score": 2},
         {"reward_spec": {"require_correct": True}, "gold": "4"},
+        {"fen": "k7/8", "castling_rights": 0},
     ],
 )
 def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[str, Any]) -> None:
@@ -402,6 +412,11 @@ def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[st
         ({"input": "p", "prediction": "4", "target": "5"}, "grade 'prediction' against 'target'"),
         ({"id": "a", "beam": "x", "reference": "p", "hypothesis": "q"}, "grade 'hypothesis' against 'reference'"),
         ({"idx": 1, "question": "p", "pred": ["4"], "gt": "5"}, "grade 'pred' against 'gt'"),
+        ({"id": "a", "correct_index": 3, "predicted_index": 1}, "grade 'predicted_index' against 'correct_index'"),
+        (
+            {"question": "p", "reference_answer": "4", "model_outputs": [{"sample_idx": 1, "latency": 2.5}]},
+            "grade 'model_outputs' against 'reference_answer'",
+        ),
         ({"query": "p", "answer": "4", "ref_answer": "5", "cost": 0.1}, "grade 'answer' against 'ref_answer'"),
         ({"question_id": 1, "answer": "no", "label": "yes"}, "grade 'answer' against 'label'"),
         (
@@ -419,6 +434,7 @@ def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[st
         ),
         ({"task_id": "a", "completion": "f()", "status": "Passed"}, ""),
         ({"task_id": "a", "completion": "f()", "tokens": 7}, ""),
+        ({"task_id": "a", "target": "4", "output_tokens": 7, "output_dir": "/runs"}, ""),
         ({"idx": 1, "ys": ["a", "b"], "infos": [{"cost": 7}, {"cost": 9}]}, ""),
     ],
 )
