@@ -372,6 +372,7 @@ FALLEN_ADVICE = (
 SPIKE_ADVICE = "Look at what changed there (learning rate, data, lengths), and at the reward after it."
 
 AFTER_CLIPPING, ALL_ZERO, NO_CHANGE = "as after clipping", "is logged as 0 at all", "they change nothing"
+NEVER_LEARNS = "The learning rate is 0 at all"
 """How sentences on series name what belongs to no single step."""
 
 
@@ -380,7 +381,8 @@ def spike_advice(sentences: Sequence[str]) -> str:
     if sentences[0].endswith(f"{AFTER_CLIPPING}."):
         return "Log the norm before it is clipped: afterwards no step stands out."
     if ALL_ZERO in sentences[0] or NO_CHANGE in sentences[0]:
-        return "Log more digits, and look at the learning rate and its schedule: an update of 0 changes nothing."
+        start = "Look" if NEVER_LEARNS in sentences[0] else "Log more digits, and look"
+        return f"{start} at the learning rate and its schedule: an update of 0 changes nothing."
     return SPIKE_ADVICE
 
 

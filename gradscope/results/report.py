@@ -116,6 +116,7 @@ class ReportSection(Struct, frozen=True, kw_only=True):
     missing: str | None = None  # why there is no answer, and how to log the data for one
     severity: Severity = "unknown"
     """The urgency of the answer; unknown where there is none, or where the log does not decide it."""
+    is_standing: bool = False  # whether it is so of all steps alike, and comes after what happened at one
     charts: tuple[Chart, ...] = ()  # the figures
     texts: tuple[ShadedText, ...] = ()  # completions whose tokens are shaded by their gradient
     tables: tuple[ReportTable, ...] = ()  # the tables
@@ -181,15 +182,16 @@ class RunReport(Shown, Struct, frozen=True, kw_only=True):
     def by_severity(self) -> tuple[ReportSection, ...]:
         """The sections by urgency: problems first, unanswered ones last, else in their own order.
 
-        Of the undecided ones pass@k comes first: it is a number, and the others say that they have none. Where the
-        reward goes comes before what is fine, though it may be undecided: it is what a run is for.
+        What happened at some step comes before what is so of all. Of the undecided ones pass@k comes first: it is a
+        number, and the others say that they have none. Where the reward goes comes before what is fine, though it may
+        be undecided: it is what a run is for.
         """
 
-        def rank(section: ReportSection) -> tuple[bool, int, bool]:
+        def rank(section: ReportSection) -> tuple[bool, int, bool, bool]:
             is_first = section.severity == "unknown" and section.name == "coverage"
             is_reward = section.severity == "unknown" and section.name == "reward"
             urgency = SEVERITIES.index("fine" if is_reward else section.severity)
-            return section.missing is not None, urgency, not (is_first or is_reward)
+            return section.missing is not None, urgency, section.is_standing, not (is_first or is_reward)
 
         return tuple(sorted(self.sections, key=rank))
 

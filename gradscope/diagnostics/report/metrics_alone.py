@@ -86,6 +86,7 @@ def dead_section(metrics: Sequence[MetricCourse], source: Source) -> ReportSecti
         name="signal",
         findings=(sentence,),
         severity=dead_severity(series.mean, None if late is None else Estimate.exact(late)),
+        is_standing=late is None or late < series.mean.ends[0],
         meaning=metric(_DEAD).meaning,
         next_step="Nothing to do." if series.mean.value == 0 else _dead_advice(metrics),
         command=f"gradscope degeneracy {shlex.quote(source.path)}",
@@ -145,6 +146,7 @@ def _reward_section(metrics: Sequence[MetricCourse], run: Run) -> ReportSection 
         name="reward",
         findings=(*remarks, *filter(None, [sentence])) or ("One logged step does not tell.",),
         severity="problem" if is_wrong else "look" if remarks or goes in findings.ADVICE_ON else calm,
+        is_standing=not remarks and goes in ("hardly rises", "stalls"),
         next_step=_LOST if lost else findings.SPIKE_ADVICE if broken or dip else findings.ADVICE_ON.get(goes, ""),
         charts=_chart(f"{series.title}, as logged", [series], series.title),
     )
@@ -183,13 +185,14 @@ def _norm_section(norm: MetricCourse, run: Run, spikes: Sequence[str]) -> Report
     middle = float(np.median(norm.values))
     is_ratio = middle > 0 and not remarks
     largest += f", {norm.at(norm.largest_step) / middle:.3g} times the median." if is_ratio else "."
+    is_idle = any(findings.NEVER_LEARNS in text for text in remarks)
     is_short = len(norm.steps) <= MIN_NEIGHBORS
     largest += " Fewer than nine steps do not tell whether one stands out." * is_short
     return ReportSection(
         name="norm",
         question="Which step stands out?",
         findings=(*remarks, largest),
-        severity="problem" if broken else "look" if remarks else "unknown" if is_short else "fine",
+        severity="problem" if broken or is_idle else "look" if remarks else "unknown" if is_short else "fine",
         meaning="Norm of the step's gradient as the trainer logged it, with most of them before clipping.",
         next_step=findings.spike_advice(remarks) if remarks else "" if is_short else "Nothing to do.",
         command=f"gradscope spike {shlex.quote(run.source.path)}",

@@ -22,6 +22,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings.logged import (
     AFTER_CLIPPING,
     ALL_ZERO,
+    NEVER_LEARNS,
     NO_CHANGE,
     clip_sentence,
     jump_sentence,
@@ -62,6 +63,7 @@ _RATES = ("learning_rate", "lr")
 _WARM_UP, _JUMP = 0.2, 5.0  # share of steps that may raise the rate, and times that no schedule raises it later
 _START = 0.1  # share of steps within which a peak may be of the start
 _MAX_SPANS = 20
+_ROUNDING = 1e-3  # of the fifth digit after the point, which is what is left of a rounded number
 _FEW_IDLE = 0.05  # share of steps of a warm-up and a decay that may have a learning rate of 0
 
 LoggedSeries = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
@@ -158,7 +160,9 @@ def _flat_series(run: Run, logged: LoggedSeries) -> Iterator[str]:
     name = next((name for name in run.step_metrics.columns if name.rpartition("/")[2] in _RATES), "")
     steps, rates = run.step_metrics.series(name)
     idle = steps[rates == 0].tolist()
-    if 2 < len(idle) == len(rates):
+    if 2 < len(idle) == len(rates) and _has_digits(run):
+        yield f"{NEVER_LEARNS} {len(rates):,} steps: {NO_CHANGE}."
+    elif 2 < len(idle) == len(rates):
         yield f"The learning rate {ALL_ZERO} {len(rates):,} steps: it is rounded, or {NO_CHANGE}."
     elif len(idle) > max(2, _FEW_IDLE * len(rates)):
         yield f"The learning rate is 0 at {len(idle):,} of {len(rates):,} steps ({_spans(idle)}): {NO_CHANGE}."
@@ -190,6 +194,13 @@ def _flat_series(run: Run, logged: LoggedSeries) -> Iterator[str]:
         yield f"The gradient norm is logged as 0 {live}: {why}."
     if len(norms) >= MIN_STEPS_OF_LEVELS and largest > 0 and number > len(norms) / 2:
         yield f"The gradient norm is {largest:.3g} at {number:,} of {len(norms):,} steps, {AFTER_CLIPPING}."
+
+
+def _has_digits(run: Run) -> bool:
+    """Whether the log has numbers that no console rounds so, with more than five digits after the point."""
+    numbers = np.concatenate([run.step_metrics.series(name)[1] for name in run.step_metrics.columns])
+    numbers = numbers[np.abs(numbers) < 1.0] * 1e5
+    return bool(np.any(np.abs(numbers - np.round(numbers)) > _ROUNDING))
 
 
 def _spans(steps: Sequence[int]) -> str:

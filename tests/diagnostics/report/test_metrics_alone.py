@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -169,6 +170,30 @@ def test_a_collapse_of_the_reward_comes_first_and_the_advice_on_dead_groups_foll
     assert second.next_step == "The reward falls: look at what changed before making the prompts easier."
     constant = metrics_alone(reward=(0.5,) * 20, frac_reward_zero_std=(1.0,) * 20)
     assert sections_of(constant)["signal"].next_step.endswith("look at the reward function before the prompts.")
+
+
+@pytest.mark.parametrize("happens", ["entropy", "grad_norm", "learning_rate"])
+def test_what_happened_comes_before_a_reward_that_stalls_and_groups_that_are_dead(happens: str) -> None:
+    """The first line was "The mean reward stalls"; that no update changed anything came later."""
+    rng = np.random.default_rng(0)
+    noise = 1 + 0.02 * rng.normal(size=60)
+    series = {name: (noise * level).tolist() for name, level in (("entropy", 0.5), ("grad_norm", 0.1))}
+    series |= {"reward": (noise * 0.4).tolist(), "reward_std": [0.45] * 60, "frac_reward_zero_std": [0.4] * 60}
+    if happens == "grad_norm":
+        series["grad_norm"][30] *= 30
+    elif happens == "entropy":
+        series["entropy"][40:] = [0.02] * 20
+    else:
+        series["learning_rate"] = [0.0] * 60
+    first, *others = report_of_metrics(metrics_alone(**{k: tuple(v) for k, v in series.items()}), "a run").by_severity
+    starts = {
+        "entropy": "The entropy falls",
+        "grad_norm": "Step 31 stands out",
+        "learning_rate": "The learning rate is 0",
+    }
+    assert first.headline.startswith(starts[happens])
+    assert first.severity == ("problem" if happens == "learning_rate" else "look")
+    assert [section.name for section in others if section.severity == "look"] == ["reward", "signal"]
 
 
 @pytest.mark.parametrize("jump", [3, 7, 11])

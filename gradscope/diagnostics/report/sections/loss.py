@@ -22,7 +22,7 @@ from gradscope.diagnostics.logged.metrics import metric_series
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
 from gradscope.diagnostics.spike.measure import spike_sentences
 from gradscope.findings.degeneracy import dead_group_advice
-from gradscope.findings.logged import CLIP_ADVICE, clip_sentence, spike_advice
+from gradscope.findings.logged import CLIP_ADVICE, NEVER_LEARNS, clip_sentence, spike_advice
 from gradscope.findings.rank_parts import kl_findings
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.rank import TokenKl
@@ -131,6 +131,8 @@ def _verdict(counts: Counter[str], spike: Sequence[str], inputs: ReportInputs, c
             "Look at a suspect step: are its completions masked (mask_truncated_completions), is the learning rate "
             "zero, do the weights train? A replay recomputes its gradient."
         )
+    if any(NEVER_LEARNS in text for text in spike):
+        return "problem", spike_advice([text for text in spike if NEVER_LEARNS in text])
     many = counts["dead batch"] >= _MANY_STEPS * counts.total()
     severity: Severity = "look" if spike or clipped or many or counts["other terms"] else "fine"
     if counts["dead batch"] or counts["other terms"]:

@@ -232,6 +232,7 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
             *map(_change, ("first", "middle one"), trend.changes),
         ),
         severity=severity,
+        is_standing=trend.goes in ("hardly rises", "stalls") and not any(verdict.sentence for verdict in verdicts),
         meaning="A fall on the same prompts is the policy's; between other prompts it may be theirs.",
         next_step=verdicts[0].advice if verdicts else "Nothing to do." if severity == "fine" else _UNDECIDED,
         charts=lines_over(list(by_step), "Mean reward", {"reward": list(by_step.values())}, y_label="mean reward"),
@@ -303,7 +304,7 @@ def _verdicts(
         advice = FALLEN_ADVICE if trend.falls else FLAT_ADVICE
         if trend.of_other_prompts:
             advice = _DROPPED if drops else _PERHAPS_HARDER
-        yield _Verdict("", advice, "problem" if trend.surely_falls and trend.is_far else "look")
+        yield _Verdict("", advice, "problem" if trend.is_far and (trend.surely_falls or drops) else "look")
 
 
 _BULK, _FAR = (0.01, 0.99), 100.0  # shares of the rollouts, and ranges between: a rare success over a bonus is nearer

@@ -127,16 +127,19 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
             *(degeneracy.copies_sentence(report), degeneracy.sudden_sentence(report)),
         )
     )
+    late, share = degeneracy.share_at_end(report), report.frac_reward_zero_std
+    dies = late is not None and (late.value or 0.0) > (share.value or 0.0)
     origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
     return ReportSection(
         name="signal",
         findings=tuple(findings),
         severity=max(
-            dead_severity(report.frac_reward_zero_std, degeneracy.share_at_end(report)),
+            dead_severity(share, late),
             dead_severity(report.frac_reward_conflict),
             "problem" if is_wrong else "look" if is_unusual else "fine",
             key=_ORDER.index,
         ),
+        is_standing=not (is_wrong or is_unusual or dies),
         meaning=entry.meaning,
         next_step=advice,
         command=command,

@@ -31,7 +31,7 @@ def rates(*levels: float, other: bool = False) -> ReportSection:
         ((0.2, 0.3, 0.4, 0.5, 0.6), "rises:", "fine", True),
         ((0.4, 0.4, 0.4, 0.4, 0.4), "hardly rises:", "look", False),
         ((0.6, 0.5, 0.4, 0.3, 0.2), "falls:", "problem", False),  # a slow drift
-        ((0.4, 0.4, 0.4, 0.4, 0.1), "falls:", "look", True),  # a late drop
+        ((0.4, 0.4, 0.4, 0.4, 0.1), "falls:", "problem", True),  # a late drop
         ((0.4, 0.4, 0.4, 0.4, 0.1), "falls:", "problem", False),
         ((0.6, 0.6, 0.6, 0.5, 0.45), "falls:", "look", False),  # by less than half a deviation
         ((0.3, 0.5, 0.7, 0.5, 0.3), "falls:", "problem", False),  # up and down: nothing against the first steps
