@@ -5,6 +5,7 @@ Shapes: R rollouts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from statistics import fmean
@@ -32,6 +33,7 @@ from gradscope.findings.logged import (
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni
+from gradscope.metrics.uncertainty.levels import MIN_STEPS_OF_LEVELS
 from gradscope.metrics.uncertainty.steps import changes_between, widened_by_steps
 from gradscope.render.views.view import lines_over
 from gradscope.results.report import SEVERITIES, ReportSection, Severity
@@ -82,16 +84,18 @@ def _reward_trend(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_t
     parts = [table.select(np.isin(table.step, steps)) for steps in fifths]
     if np.isnan(table.reward).any() or not all(map(len, parts)):
         return None
-    by_step = table.mean_reward_by_step()
+    spread, by_step = float(np.std(table.reward)), table.mean_reward_by_step()
+    # of a few steps it is not known how far a policy wanders, and a run that collapses would be left open
+    far = _MEDIUM_CHANGE * spread if len(by_step) < MIN_STEPS_OF_LEVELS else math.inf
     of_fifths = [slice(*np.searchsorted([*by_step], (steps[0], steps[-1] + 1)).tolist()) for steps in fifths]
     first, middle, last = of_fifths
     *by_steps, before = changes_between([*by_step.values()], [(first, last), (middle, last), (first, middle)])
     changes = [
-        (bonferroni(_as_wide(reward_change(part, parts[-1]), wander), num_tests), *_on_shared(part, parts[-1]))
+        (bonferroni(_as_wide(reward_change(part, parts[-1]), wander, far), num_tests), *_on_shared(part, parts[-1]))
         for part, wander in zip(parts[:-1], by_steps, strict=True)
     ]
     levels = [fmean(part.mean_reward_by_step().values()) for part in parts]
-    small = SMALL_CHANGE * float(np.std(table.reward))
+    small = SMALL_CHANGE * spread
     top, bottom = table.reward.max(), np.quantile(table.reward, _BULK[0])
     drops = drop_clause([*by_step], [*by_step.values()])
     falls = [
@@ -121,13 +125,15 @@ def _reward_trend(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_t
     has_risen = 1 in (changes[0][0].side_of_zero, before.side_of_zero)
     stalls = has_risen and are_small[1] and levels[2] - levels[1] < (levels[1] - levels[0]) / 3
     levels_of = [f"{level:.3g}" for level in levels]
-    far = -_MEDIUM_CHANGE / SMALL_CHANGE * small
-    is_far = any(((same if same.is_defined else change).value or 0.0) <= far for change, same, _ in changes)
+    judged = [same if same.is_defined else change for change, same, _ in changes]
+    is_far = any((change.value or 0.0) <= -_MEDIUM_CHANGE * spread for change in judged)
     return _RewardTrend(levels_of, changes, falls, is_far, "".join(hidden[:1]), all(are_small), stalls)
 
 
-def _as_wide(change: Estimate, by_steps: Estimate) -> Estimate:
-    """A change of so many prompts, also beyond what a policy that wanders does from step to step."""
+def _as_wide(change: Estimate, by_steps: Estimate, far: float) -> Estimate:
+    """A change of so many prompts, also beyond what a policy that wanders does from step to step, unless it is far."""
+    if abs(change.value or 0.0) >= far:
+        return change
     return replace(widened_by_steps(change, by_steps), num_units=change.num_units)
 
 

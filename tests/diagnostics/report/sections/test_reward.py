@@ -117,6 +117,17 @@ def test_a_constant_reward_and_a_flat_one_of_few_groups_are_not_judged() -> None
     assert (section.severity, section.findings[0].split()[3]) == ("unknown", "is")
 
 
+@pytest.mark.parametrize("num_steps", [10, 14, 19])
+def test_a_policy_that_collapses_within_a_few_steps_is_not_left_open(num_steps: int) -> None:
+    rng = np.random.default_rng(num_steps)
+    groups = [
+        group_of((rng.random(8) < (0.7 if step < 6 else 0.05)).astype(float).tolist(), step=step, prompt=f"{step}/{n}")
+        for step in range(num_steps)
+        for n in range(8)
+    ]
+    assert reward_section(inputs_of(run_of(*groups))).findings[0].startswith("The mean reward falls: ")
+
+
 @pytest.mark.parametrize("returns", [True, False])
 def test_a_policy_that_wanders_seldom_rises_or_falls(returns: bool) -> None:
     """By prompts alone 15 to 35 % of such logs of 20 to 90 steps rose or fell."""
