@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from msgspec.structs import replace
+
 from gradscope.rollouts.groups import Tokens
-from gradscope.rollouts.readers.format import RowFormat, has_keys, has_row, interpreted_by
+from gradscope.rollouts.readers.format import IfNoted, RowFormat, has_keys, has_row, interpreted_by
 from gradscope.rollouts.readers.parsing.cells import (
     cut_conversation,
     cut_sequence,
@@ -21,6 +23,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     number_in_name,
     objects_in,
     text_of,
+    whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, filter_caveat
 from gradscope.rollouts.readers.parsing.tables import Row, read_rows, stem_of
@@ -111,28 +114,51 @@ RL2 = RowFormat(
 
 def _trinity_runs(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The runs of tasks: of the turns of a run, which share its reward, or of which the last has it, the last."""
+    turns: list[Row] = []
+    run: list[Any] = []
+    before = 0
+    for location, row in read_rows(file, quarantine):
+        *names, turn = (mapping_of(row.get("eid")).get(key) for key in ("batch", "task", "run", "step"))
+        number = whole_number(turn) or 0
+        # a workflow that numbers no runs has all of a task under one number, each with turns that rise
+        if turns and (names != run or number <= before):
+            yield _trinity_rollout(turns)
+            turns = []
+        turns.append((location, row))
+        run, before = names, number
+    if turns:
+        yield _trinity_rollout(turns)
 
-    def run_of(row: Row) -> list[str]:
-        id = mapping_of(row[1].get("eid"))
-        return [text_of(id.get(key)) for key in ("batch", "task", "run")]
 
-    for (batch, task, _), turns in groupby(read_rows(file, quarantine), key=run_of):
-        rows = list(turns)
-        (_, first), (location, last) = rows[0], rows[-1]
-        prompt = first.get("prompt_text") or cut_conversation(first.get("messages")).prompt
-        names = {"step": batch, "group": task, "prompt_key": prompt, "prompt": prompt}
-        yield location, {**last, **names, "response": last.get("response_text")}
+def _trinity_rollout(turns: list[Row]) -> Row:
+    (_, first), (location, last) = turns[0], turns[-1]
+    batch, task = map(mapping_of(first.get("eid")).get, ("batch", "task"))
+    prompt = first.get("prompt_text") or cut_conversation(first.get("messages")).prompt
+    names = {"step": batch, "group": task, "prompt_key": prompt, "prompt": prompt}
+    return location, {**last, **names, "response": last.get("response_text")}
+
+
+_EXPLORED = "explorer_output.jsonl"
+_FILTERED = IfNoted(
+    filter_caveat(
+        f"Operators of the experience pipeline, behind which this is written, unlike {_EXPLORED}, may drop groups"
+    )
+)
+
+
+def _trinity_rows(rows: Cells) -> Columns:
+    return replace(_rows(rows), noted={_FILTERED: np.full(len(rows), rows.path.name != _EXPLORED)})
 
 
 _are_experiences = has_row(lambda row: {"batch", "task", "run", "step"} <= mapping_of(row.get("eid")).keys())
 TRINITY = RowFormat(
     name="trinity",
     title="Trinity-RFT experiences",
-    patterns=("buffer/*.jsonl", "*.jsonl"),
+    patterns=(f"buffer/{_EXPLORED}", _EXPLORED, "buffer/*.jsonl", "*.jsonl"),
     recognizes_file=_are_experiences,
     keeps_file=_are_experiences,
     rows_of=_trinity_runs,
-    columns=interpreted_by(_rows),
+    columns=interpreted_by(_trinity_rows, looks_at_path=True),
     inferred=("Runs of one task in a batch of the explorer are a group, with the batch as the step.",),
-    missing=(TEXT_ONLY,),
+    missing=(_FILTERED, TEXT_ONLY),
 )

@@ -52,6 +52,28 @@ def test_a_run_of_several_turns_counts_once_with_its_first_prompt_and_its_last_r
     ]
 
 
+def test_runs_without_a_number_are_told_apart_by_their_turns(tmp_path: Path) -> None:
+    lines = (LOGS / "trinity/buffer/explorer_output.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    for row in rows:
+        row["eid"] |= {"run": 0, "step": row["eid"]["step"] + 1}
+    run = read_run(write_lines(tmp_path / "experiences.jsonl", *rows))
+    assert [group.rewards for group in run.groups] == [rewards for (rewards,) in TRINITY.values()]
+
+
+@pytest.mark.parametrize("rewards_only", [False, True])
+def test_experiences_before_the_pipeline_count_and_those_behind_it_alone_are_a_lower_bound(
+    tmp_path: Path, rewards_only: bool
+) -> None:
+    text = (LOGS / "trinity/buffer/explorer_output.jsonl").read_text()
+    for name in ("experience_buffer.jsonl", "explorer_output.jsonl"):
+        (tmp_path / "buffer" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "buffer" / name).write_text(text)
+    for path, is_bound in ((tmp_path, False), (tmp_path / "buffer/experience_buffer.jsonl", True)):
+        run = read_run(path, rewards_only=rewards_only)
+        assert ([group.size for group in run.groups], bool(run.source.filters)) == ([2] * 4, is_bound)
+
+
 def test_what_cannot_be_used_is_set_aside(tmp_path: Path) -> None:
     row = json.loads((LOGS / "atropos/gsm8k.jsonl").read_text().splitlines()[0])
     rows = [row, row | {"masks": []}, row | {"scores": [1.0, None]}, row | {"masks": [[1], None]}]
