@@ -291,7 +291,9 @@ def _recognize(request: ReadRequest) -> tuple[Format | RowFormat, ReadRequest]:
     refused.refuse_folder_of_runs(request.path, runs)
     metrics_log.refuse_metrics(request.path, request.options)
     refused.refuse_unknown(request.path)
-    refuse_several(request.path, None, request.options)
+    only = refuse_several(request.path, None, request.options)
+    if only != request.path:
+        return _recognize(replace(request, path=only))
     refused.refuse_unrecognized(request)
 
 

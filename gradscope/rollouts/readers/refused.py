@@ -325,12 +325,20 @@ def _shares_in_lists(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _like_prompts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Columns that may tell prompts apart, by a word in their names: texts before ids."""
+    """Columns that may tell prompts apart, by a word in their names: texts before ids.
+
+    A number that no two rows of a step have, as SkyRL's table on W&B has, is that of the row.
+    """
+    step = column_roles.resolve_columns(column_roles.columns_in(rows), ColumnNames()).step
+    steps = [str(row.get(step or "")) for row in rows]
     columns = {name: [row.get(name) for row in rows] for name in column_roles.columns_in(rows)}
     differing = {
         name: all(isinstance(cell, str) for cell in cells)
         for name, cells in columns.items()
-        if _PROMPT_WORD.search(name) and all(isinstance(cell, str | int) for cell in cells) and len(set(cells)) > 1
+        if _PROMPT_WORD.search(name)
+        and all(isinstance(cell, str | int) for cell in cells)
+        and len(set(cells)) > 1
+        and (step is None or len(set(zip(steps, cells, strict=True))) < len(rows))
     }
     return sorted(differing, key=lambda name: not differing[name])
 

@@ -88,6 +88,10 @@ def test_a_document_of_bytes_or_nested_too_deep_has_no_rows(tmp_path: Path, data
         ('{"step": 1, "prompt": "p", "scores": {"total": 1, "format": 0}}', "--reward-column scores.total"),
         ('{"text": "a", "reward": 1, "scores": {"total": 1}}', "taken to be 'reward'; name what rollouts of a group"),
         ('{"text": "a", "reward": 1}', "--prompt-column NAME. Where no column does, write the prompt"),
+        (
+            "\n".join(f'{{"step": {i // 2}, "idx": {i % 2}, "reward": {i % 2}, "text": "a{i}"}}' for i in range(4)),
+            "--prompt-column NAME. Where no column does, write the prompt",
+        ),
         ('{"completion": {"text": "a"}, "reward": 1}', "--prompt-column NAME. Where no column does, write the prompt"),
         ('{"name": "a", "is_success": true}\n{"name": "b", "is_success": false}', "--prompt-column name."),
         ('{"text": "a", "kl": 1}', "--group-column or --prompt-column and --step-column"),

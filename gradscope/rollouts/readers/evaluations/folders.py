@@ -108,16 +108,16 @@ def refuse_several(path: Path, format: str | None, options: ReadOptions) -> Path
     """Refuse several evaluations, also where no ``format`` was recognized, as each has a folder of its own.
 
     Returns:
-        What to read: the path, but the one file of samples in a folder whose other files are none.
+        What to read: the path, but the one evaluation in a folder whose other files are none.
 
     Raises:
         InputError: There are several: one number over different tasks, models and scorers is meaningless; or none was
-            recognized, and there is one in a folder below.
+            recognized, and there is one in a folder below, which may be that of an evaluation in a run.
     """
     if path.is_file() or (format is not None and format not in _NEVER_POOLED):
         return path
     logs = [log for log in evaluations_in(path, options) if log.format in _NEVER_POOLED]
-    if format is None and len(logs) == 1:
+    if format is None and len(logs) == 1 and (logs[0].path.parent != path or logs[0].path.is_dir()):
         only = logs[0].path
         raise InputError(f"{path} is no log itself, but {only} is.", hint=f"Name it: {shlex.quote(str(only))}")
     first = [row for log in logs if log.format == samples.FORMAT.name for row in peek(log.path, num_rows=1)]
@@ -150,7 +150,7 @@ def refuse_several(path: Path, format: str | None, options: ReadOptions) -> Path
             + shlex.quote(str(logs[0].path))
             + next(steps_are, ""),
         )
-    is_of_samples = format == samples.FORMAT.name and len(logs) == 1 and path.is_dir()
+    is_of_samples = format in (None, samples.FORMAT.name) and len(logs) == 1 and path.is_dir()
     return logs[0].path if is_of_samples else path
 
 

@@ -182,8 +182,9 @@ def test_parts_beside_a_summary_are_one_evaluation(tmp_path: Path) -> None:
     write_lines(folder / "metrics.json", {"aime24": {"pass@1[avg-of-2]": {"num_entries": 2, "symbolic_correct": 50.0}}})
     (log,) = evaluations_in(tmp_path, ReadOptions())
     assert (log.task, log.model) == ("aime24", "qwen")
-    assert [group.rewards for group in read_run(log.path).groups] == [(0, 1), (0, 1)]
-    assert "output-rs0.jsonl" not in refusal(folder, "is no log itself, but .*is")
+    for path in (log.path, folder):
+        assert [group.rewards for group in read_run(path).groups] == [(0, 1), (0, 1)]
+    assert "output-rs0.jsonl" not in refusal(tmp_path, "is no log itself, but .*is")
 
 
 @pytest.mark.parametrize("document", [[1], {"model_name": 3}, {}])
