@@ -34,7 +34,11 @@ USUAL: dict[str, tuple[str, ...]] = {
     "completion": ("completion", "response", "output", "solution", "generation", "answer_text"),
     "reward": (
         *("reward", "score", "total_reward", "reward_total", "final_reward", "episode_return"),
-        *(prefix + name for name in ("passed", "correct", "success", "resolved", "solved") for prefix in ("", "is_")),
+        *(
+            prefix + name
+            for name in ("passed", "correct", "success", "resolved", "solved")
+            for prefix in ("", "is_", "is")
+        ),
         *("acc", "accuracy", "exact_match", "em", "symbolic_correct"),
     ),
     "step": STEP_NAMES,

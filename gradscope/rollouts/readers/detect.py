@@ -57,6 +57,7 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
     simple.RAGEN,
     simple.RLINF,
     grouped.ATROPOS,
+    grouped.PIPELINE_RL,
     grouped.RL2,
     grouped.TRINITY,
     simple.TRACKIO,

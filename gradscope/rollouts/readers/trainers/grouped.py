@@ -1,4 +1,4 @@
-"""Logs whose groups are lines, or told by several parts of an id: Atropos, RL2 and Trinity-RFT."""
+"""Logs whose groups are lines, or told by several parts of an id: Atropos, PipelineRL, RL2 and Trinity-RFT."""
 
 from __future__ import annotations
 
@@ -83,6 +83,37 @@ ATROPOS = RowFormat(
     columns=interpreted_by(_rows),
     inferred=("Each line is a group; Atropos does not log at which step it was trained on.",),
     missing=(filter_caveat("ensure_scores_are_not_same, the default in training, leaves out groups of equal scores"),),
+)
+
+
+def _pipeline_rl_rollouts(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    """The rollouts of lines: of the turns of one, each a text with its reward, the last."""
+    for location, line in read_rows(file, quarantine):
+        rollouts: dict[str, list[dict[str, Any]]] = {}
+        for text in objects_in(line.get("rollouts")):
+            index = text_of(mapping_of(text.get("metadata")).get("rollout_index"))
+            rollouts.setdefault(index or f"text {len(rollouts)}", []).append(text)
+        for turns in rollouts.values():
+            first, last = turns[0], turns[-1]
+            ids, labels, logprobs = (list_of(last.get(key)) for key in ("input_ids", "labels", "logprobs"))
+            padded = [*[0.0] * (len(ids) - len(logprobs)), *logprobs]
+            tokens = _tokens(ids, [label != _MASKED for label in labels], padded) if len(turns) == 1 else None
+            prompt, response = (text_of(turn.get("text")) for turn in (first, last))
+            sizes = [whole_number(turn.get("n_predicted")) or 0 for turn in (first, last)]
+            prompt, response = prompt[: len(prompt) - sizes[0]], response[len(response) - sizes[1] :]
+            cells = {"step": 0, "group": last.get("group_id"), "prompt_key": prompt, "prompt": prompt}
+            yield location, {**last, **cells, "response": response, "tokens": tokens}
+
+
+_TEXT = frozenset({"text", "n_predicted", "labels", "group_id", "metadata"})
+PIPELINE_RL = RowFormat(
+    name="pipeline-rl",
+    title="PipelineRL rollouts",
+    patterns=("streams/actor/*/*/*.jsonl", "*.jsonl"),
+    recognizes_file=has_row(lambda line: any(map(_TEXT.issubset, objects_in(line.get("rollouts"))))),
+    rows_of=_pipeline_rl_rollouts,
+    columns=interpreted_by(_rows),
+    inferred=("Texts of one group_id are a group; PipelineRL does not log at which step they were trained on.",),
 )
 
 

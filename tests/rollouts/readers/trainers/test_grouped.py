@@ -9,8 +9,10 @@ from tests.conftest import LOGS
 from tests.rollouts.readers.lines import set_aside, write_lines
 
 PATHS = ("atropos", "atropos/gsm8k.jsonl", "rl2", "rl2/train", "rl2/train/step2.jsonl", "trinity", "trinity/buffer")
+PIPELINE_PATHS = ("pipeline_rl", "pipeline_rl/streams/actor/0/0/0.jsonl")
 ATROPOS = {(0, 0): [(1.0, -1.0), (-1.0, 1.0)], (0, 1): [(1.0, 1.0)]}
 """(Step, prompt) -> rewards of its groups: prompts in the order in which they appear."""
+PIPELINE_RL = {(0, 0): [(1.0, 0.0), (1.0, 1.0)], (0, 1): [(0.0, 0.0)]}
 RL2 = {(1, 0): [(1.0, 0.0)], (1, 1): [(0.0, 0.0)], (2, 0): [(1.0, 1.0)], (2, 2): [(0.0, 1.0)]}
 TRINITY = {(1, 0): [(1.0, 0.0)], (1, 1): [(0.0, 0.0)], (2, 0): [(1.0, 0.0)], (2, 1): [(1.0, 1.0)]}
 OF_STEP_2 = {(2, 0): [(1.0, 1.0)], (2, 1): [(0.0, 1.0)]}
@@ -18,7 +20,11 @@ OF_STEP_2 = {(2, 0): [(1.0, 1.0)], (2, 1): [(0.0, 1.0)]}
 
 @pytest.mark.parametrize("rewards_only", [False, True])
 @pytest.mark.parametrize(
-    ("path", "expected"), [*zip(PATHS, (ATROPOS, ATROPOS, RL2, RL2, OF_STEP_2, TRINITY, TRINITY), strict=True)]
+    ("path", "expected"),
+    [
+        *zip(PATHS, (ATROPOS, ATROPOS, RL2, RL2, OF_STEP_2, TRINITY, TRINITY), strict=True),
+        *((path, PIPELINE_RL) for path in PIPELINE_PATHS),
+    ],
 )
 def test_groups_are_those_of_the_trainer(path: str, expected: dict[Any, Any], rewards_only: bool) -> None:
     run = read_run(LOGS / path, rewards_only=rewards_only)
@@ -26,13 +32,17 @@ def test_groups_are_those_of_the_trainer(path: str, expected: dict[Any, Any], re
     found: dict[Any, Any] = {}
     for group in run.groups:
         found.setdefault((group.step, prompts.index(group.prompt_id)), []).append(group.rewards)
-    assert (run.source.format, found) == (path.partition("/")[0], expected)
+    assert (run.source.format, found) == (path.partition("/")[0].replace("_", "-"), expected)
     assert run.source.quarantined.num_rows == 0
 
 
 @pytest.mark.parametrize(
     ("name", "prompt", "completion", "logprobs"),
-    [("atropos", "Think.\n2+2?", "4", (-0.5, -0.5)), ("rl2", "2+2?", "0", (-0.25, -0.25))],
+    [
+        ("atropos", "Think.\n2+2?", "4", (-0.5, -0.5)),
+        ("pipeline_rl", "2+2=", "4", (-0.5, -0.5)),
+        ("rl2", "2+2?", "0", (-0.25, -0.25)),
+    ],
 )
 def test_a_group_keeps_its_texts_and_tokens(
     name: str, prompt: str, completion: str, logprobs: tuple[float, ...]
@@ -50,6 +60,20 @@ def test_a_run_of_several_turns_counts_once_with_its_first_prompt_and_its_last_r
     assert [[(r.prompt, r.completion, r.reward) for r in group.rollouts] for group in run.groups] == [
         [("guess", "02", 1.0), ("guess", "12", 0.0)]
     ]
+
+
+def test_a_rollout_of_several_texts_has_the_first_prompt_and_the_last_answer() -> None:
+    group = read_run(LOGS / "pipeline_rl").groups[1]
+    assert [(r.prompt, r.completion, r.completion_ids) for r in group.rollouts] == [
+        ("guess:", "b", None),
+        ("guess:", "d", None),
+    ]
+
+
+def test_texts_without_a_number_of_their_rollout_count_each(tmp_path: Path) -> None:
+    text = (LOGS / "pipeline_rl/streams/actor/0/0/0.jsonl").read_text()
+    (tmp_path / "0.jsonl").write_text(text.replace('"rollout_index"', '"index"'))
+    assert [group.size for group in read_run(tmp_path).groups] == [2, 4, 2]
 
 
 def test_runs_without_a_number_are_told_apart_by_their_turns(tmp_path: Path) -> None:
