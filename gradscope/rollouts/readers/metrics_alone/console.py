@@ -82,6 +82,8 @@ _GROUP_COUNTS = re.compile(
 )
 """So many groups of a step's without a gradient."""
 _DICTIONARY = re.compile(r"\b(?P<kind>rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
+_HEADED = re.compile(r"\b(?:Step|Completed steps) (?P<step>[0-9]{1,15}): (?=\{)")
+"""What stands before a dictionary of Trinity-RFT, whose explorer and trainer have one each, and of PipelineRL."""
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
 _AFTER_BAR = re.compile(
     r"\b(?P<step>[0-9]{1,12})/(?P<total>[0-9]{1,12}) \[[^\[\]=]{1,60}(?:it/s|s/it), ?(?P<rest>[^\[\]]{1,2000})\]"
@@ -203,6 +205,10 @@ class PrintedLines:
         if ("done" in lowered or "terminated" in lowered) and _EPISODE_END.search(text):
             return None  # a step of an environment, and not of training
         dictionary = _DICTIONARY.search(text) if ": {" in text else None
+        headed = _HEADED.search(text) if ": {" in text else None
+        of_step = {} if headed is None else _in_dictionary(text[headed.end() :])
+        if headed is not None and "/" in "".join(of_step):
+            return {**of_step, "step": int(headed["step"])}
         if dictionary is None and "{" in text:
             is_marked = any(mark in text for mark in _MARKS)
             values = _in_dictionary(text[text.index("{") :]) if is_marked or "step" in text else {}

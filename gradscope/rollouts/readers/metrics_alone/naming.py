@@ -85,7 +85,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "frac_reward_zero_std",
         "no gradient",
         "share",
-        "bench/zero_variance_drop_rate frac_zero_std zvf groups/rate_dropped",
+        "bench/zero_variance_drop_rate frac_zero_std zvf groups/rate_dropped dynamic_filtering_ratio/train",
         *(_one_minus(_as_logged(key)) for key in ("env/all/by_group/frac_mixed", "by_group/frac_mixed")),
         _one_minus(_as_logged("non_degenerate_samples_frac")),
         # OpenRLHF 0.11 divides samples that passed by prompts, so that it may be several hundred per cent.

@@ -84,6 +84,7 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"reward/zero_std_rate": 0.25, "zero_std_count": 4.0}, DEAD, 0.25),
         ({"rollout/reward_zero_variance_percentage": 12.5}, DEAD, 0.125),
         ({"train/dynamic_filtering_pass_rate": 75.0}, DEAD, 0.25),
+        ({"dynamic_filtering_ratio/train": 0.25, "dynamic_filtering_ratio/test": 0.0}, DEAD, 0.25),
         ({"mixed_groups_percent": 75.0}, DEAD, 0.25),
         ({"zero_std_pct_change": 62.5}, DEAD, None),
         ({"zero_std_count": 2.0, "count": 8.0}, DEAD, None),
