@@ -120,7 +120,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "reward/mean rewards/train/score/mean rewards/score/mean ppo_actor/task_reward/avg rollout/raw_reward "
         "rollout/reward scores mean_reward reward_mean avg_reward objective/scores "
         "reward/evaluate_response/avg_total_reward objective/verifiable_reward loss/avg_final_rewards rm "
-        "train/agg/effective/reward/mean rollout/rewards",
+        "train/agg/effective/reward/mean rollout/rewards response/rewards/mean",
     ),
     _common(
         "reward_std", "reward spread", "norm", "reward/std critic/score/std reward_std_dev rollout/in_group_reward_std"

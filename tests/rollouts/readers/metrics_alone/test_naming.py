@@ -45,6 +45,7 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"batch.solve_none": 0.5, "batch.solve_all": 0.25}, DEAD, 0.75),
         ({"reward/mean": 2.0, "reward": 1.0}, "reward", 1.0),
         ({"rewards/train/mean": 0.25, "rewards/train/score/mean": 1.0}, "reward", 1.0),
+        ({"response/rewards/mean": 0.5, "response/rewards/max": 1.0}, "reward", 0.5),  # of XTuner
         ({"train/reward": 3.0, "avg_reward": 1.0}, "reward", 1.0),
         ({"train/reward": 3.0, "train/reward_std": 0.5, "train/avg_reward": 1.0}, "reward", 3.0),
         ({"eval_reward": 3.0}, "reward", None),
