@@ -68,7 +68,10 @@ def _atropos_rollouts(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
             talk = cut_conversation(messages)
             prompt = talk.prompt if talk.completion else ""  # else all was decoded as one message
             sample = {"prompt": prompt, "response": talk.completion, "reward": score, "tokens": tokens}
-            yield location, {**group, **sample, "prompt_key": list(tokens.prompt_ids or ()) if tokens else prompt}
+            yield (
+                location,
+                {**group, **sample, "prompt_key": [prompt, *(tokens.prompt_ids or ())] if tokens else prompt},
+            )
 
 
 _MASKED = -100  # the label of a token that was not sampled

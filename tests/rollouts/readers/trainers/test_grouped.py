@@ -7,6 +7,7 @@ import pytest
 from gradscope.rollouts.readers.detect import read_run
 from tests.conftest import LOGS
 from tests.rollouts.readers.lines import set_aside, write_lines
+from tests.rollouts.readers.reduced import assert_reduced_alike, mutated
 
 PATHS = ("atropos", "atropos/gsm8k.jsonl", "rl2", "rl2/train", "rl2/train/step2.jsonl", "trinity", "trinity/buffer")
 PIPELINE_PATHS = ("pipeline_rl", "pipeline_rl/streams/actor/0/0/0.jsonl")
@@ -111,3 +112,23 @@ def test_a_run_without_a_reward_or_a_batch_is_set_aside(tmp_path: Path) -> None:
     rows = [{"eid": eid, "reward": 1.0}, {"eid": eid | {"run": 1}}, {"eid": eid | {"batch": "eval"}, "reward": 1.0}]
     run = read_run(write_lines(tmp_path / "experiences.jsonl", *rows))
     assert set_aside(run) == {"the reward is missing": 1, "the step is not a whole number": 1}
+
+
+_NESTED = ("eid", "rollouts", "sample", "metrics", "metadata", "state_dicts", "tokens", "masks", "messages")
+
+
+@pytest.mark.parametrize("path", ["atropos/gsm8k.jsonl", "trinity/buffer/explorer_output.jsonl"])
+def test_damaged_logs_mean_the_same_in_columns_and_row_by_row(tmp_path: Path, path: str) -> None:
+    rows = [json.loads(line) for line in (LOGS / path).read_text().splitlines()]
+    for seed in range(20):
+        (file := tmp_path / f"{seed}.jsonl").write_text("\n".join(mutated(rows, seed, nested=_NESTED)))
+        assert_reduced_alike(file)
+
+
+@pytest.mark.parametrize("path", ["rl2/train/step1.jsonl", "pipeline_rl/streams/actor/0/0/0.jsonl"])
+def test_damaged_lists_mean_the_same_in_columns_and_row_by_row(tmp_path: Path, path: str) -> None:
+    rows = [row for line in (LOGS / path).read_text().splitlines() for row in json.loads(line)]
+    for seed in range(20):
+        (file := tmp_path / str(seed) / Path(path).name).parent.mkdir()
+        file.write_text("\n".join(f"[{line}]" for line in mutated(rows, seed, nested=_NESTED)))
+        assert_reduced_alike(file)
