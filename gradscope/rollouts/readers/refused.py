@@ -490,7 +490,9 @@ _KINDS = (
         ),
     ),
     _Kind(
-        matches=lambda path: _is_file(path, "evaluation_results.json", "generations*.json"),
+        matches=lambda path: (
+            _is_file(path, "evaluation_results.json", "generations*.json") and not path.match("*.table.json")
+        ),
         description="is of bigcode-evaluation-harness, which keeps no verdict on each generation",
         hint=lambda _: "Score the generations again, and write a row each: task_id, completion, passed.",
     ),

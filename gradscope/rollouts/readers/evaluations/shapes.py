@@ -273,13 +273,17 @@ def _verdicts_by_key(node: Mapping[str, Any], *, is_whole: bool) -> dict[str, tu
 
 def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Refuse, with a hint, a file in which most first rows have a list of rewards that cannot be read as samples."""
-    batches = [name for row in rows if (name := _prompts_in(row)) is not None]
-    if len(batches) > len(rows) / 2:
-        raise InputError(
-            f"{path} has rows with a list of several prompts each ({batches[0]!r}): batches, in an unknown form.",
-            hint="Write a row a rollout: step, prompt, response, reward.",
-        )
     written = [with_lists(row)[0] for row in rows]
+    batches = [name for row in written if (name := _prompts_in(row)) is not None]
+    if len(batches) > len(rows) / 2:
+        columns = "" if any(batches[0] in row for row in rows) else ", which numbered columns write out"
+        raise InputError(
+            f"{path} has rows with a list of several prompts each ({batches[0]!r}{columns}): batches, in an unknown "
+            "form.",
+            hint="Write a row a rollout: step, prompt, response, reward. In verl, trainer.rollout_data_dir=DIR does."
+            if columns
+            else "Write a row a rollout: step, prompt, response, reward.",
+        )
     for name in dict.fromkeys((*roles.REWARD_LISTS, *roles.USUAL["reward"])):
         cells = (row.get(name) for row in written)
         lists = [cell for cell in cells if isinstance(cell, list) and not parse.is_list_of_objects(cell)]
@@ -520,7 +524,7 @@ def with_lists(row: Mapping[str, Any], named: str | None = None) -> tuple[Mappin
             lists["correct"] = _as_numbers(map(roles.verdict_of, cells))  # "yes", "no" and letters may be answers
             of_samples.add("correct")
         else:
-            lists[name] = cells if name in roles.TEXT_LISTS else _as_numbers(cells)
+            lists[name] = cells if name in roles.TEXT_LISTS or name in PROMPTS else _as_numbers(cells)
     return ({**row, **lists} if lists else row), frozenset(of_samples)
 
 
@@ -534,7 +538,8 @@ def _numbered_columns(names: tuple[str, ...]) -> _Numbered:
         rest = [word for word in words if word not in _SAMPLE_WORDS]
         plural = "samples" if not rest else f"{before}s"
         texts = None if after else roles.first_present(roles.TEXT_LISTS, (before, plural))
-        name = texts or ("_".join(rest) if "_".join(rest) in roles.REWARD_LISTS else None)
+        prompts = plural if not after and before in PROMPTS else None  # one each, as verl's table of a validation has
+        name = texts or prompts or ("_".join(rest) if "_".join(rest) in roles.REWARD_LISTS else None)
         if name is not None:
             lists.setdefault((name, len(rest) < len(words)), {}).setdefault(number, match[0])
     return tuple(

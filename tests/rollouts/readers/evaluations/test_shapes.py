@@ -1,3 +1,4 @@
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,26 @@ def test_a_table_with_a_column_a_sample_is_read(tmp_path: Path) -> None:
     (tmp_path / "wide.csv").write_text("\n".join(lines))
     groups = read_run(tmp_path / "wide.csv").groups
     assert [[rollout.reward for rollout in group.rollouts] for group in groups] == [[1.0, 1.0], [0.0, 1.0]]
+
+
+def test_a_table_with_columns_for_several_prompts_a_row_is_refused_and_of_one_prompt_is_read(tmp_path: Path) -> None:
+    """As verl writes the samples of each validation for W&B, whose rows once counted as groups."""
+    path = tmp_path / "media" / "table" / "val" / "generations_15_f00.table.json"
+    path.parent.mkdir(parents=True)
+    columns = ["step", *(f"{name}_{i}" for i in range(1, 5) for name in ("input", "output", "score"))]
+
+    def write(prompts: str) -> None:
+        cells = ((step, *((f"{prompt}?", f"a{step}", float(step == 5)) for prompt in prompts)) for step in (0, 5))
+        data = [[step, *itertools.chain(*samples)] for step, *samples in cells]
+        path.write_text(json.dumps({"columns": columns, "data": data}))
+
+    write("abca")
+    for target in (path, path.parent):
+        hint = refusal(target, "with a list of several prompts each .'inputs', which numbered columns write out")
+        assert "Write a row a rollout" in hint
+        assert "trainer.rollout_data_dir=DIR" in hint
+    write("aaaa")
+    assert [[rollout.reward for rollout in group.rollouts] for group in read_run(path).groups] == [[0.0] * 4, [1.0] * 4]
 
 
 @pytest.mark.parametrize(
