@@ -26,19 +26,16 @@ from gradscope.rollouts.readers.parsing.records import list_names
 from gradscope.rollouts.readers.parsing.tables import STEP_NAMES, entry_in
 from gradscope.rollouts.readers.reduction.numbers import step_numbers
 
+_VERDICTS = ("passed", "correct", "success", "resolved", "solved")
 USUAL: dict[str, tuple[str, ...]] = {
     "prompt": (
-        *("prompt", "question", "problem", "input", "query", "instruction", "prompt_text"),
-        *("prompt_ids", parse.CONVERSATION),
+        *("prompt", "question", "problem", "input", "query", "instruction", "prompt_text", "prompt_ids"),
+        parse.CONVERSATION,
     ),
     "completion": ("completion", "response", "output", "solution", "generation", "answer_text"),
     "reward": (
         *("reward", "score", "total_reward", "reward_total", "final_reward", "episode_return"),
-        *(
-            prefix + name
-            for name in ("passed", "correct", "success", "resolved", "solved")
-            for prefix in ("", "is_", "is")
-        ),
+        *(f"{prefix}{name}" for name in _VERDICTS for prefix in ("", "is_", "is")),
         *("acc", "accuracy", "exact_match", "em", "symbolic_correct"),
     ),
     "step": STEP_NAMES,
@@ -68,8 +65,7 @@ REWARD_LISTS = (
 )
 TEXT_LISTS = (
     *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
-    *("content", "ys"),
-    *("predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
+    *("content", "ys", "predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
     *("rollouts", "rollout_texts", "all_responses", "extracted", "extracted_answers", "predicted_answers"),
 )
 RESPONSE_IDS = ("completion_ids", "completion_token_ids", "response_ids", "response_token_ids")
@@ -110,7 +106,15 @@ ARMS = (
 )
 """Names of columns that set policies apart where they differ within a prompt of an evaluation."""
 BENCHMARKS = (
-    *("benchmark", "benchmark_name", "task", "task_name", "dataset_name", "subset", "domain", "subject", "split"),
+    "benchmark",
+    "benchmark_name",
+    "task",
+    "task_name",
+    "dataset_name",
+    "subset",
+    "domain",
+    "subject",
+    "split",
 )
 """Names of columns, as well as those of environments, that say what a prompt's id counts within."""
 _EVALUATION = ("eval", "evaluation", "val", "validation")
