@@ -52,9 +52,8 @@ PROMPT_NUMBER = re.compile(r"(problem|puzzle|task|question|example|case|item|sce
 """Further names of a prompt's id, which may as well number the rows: they count where nothing else tells prompts."""
 
 RIGHT_ANSWER = re.compile(
-    r"ground_?truth.*|correct_(answer|index|idx|text|option|choice|letter|label)"
-    r"|(gt|gold|true|expected|ref|reference|target)(_(answer|label|letter|output|text))?",
-    re.I,
+    r"(?i)ground_?truth.*|correct_(answer|index|idx|text|option|choice|letter|label)"
+    r"|(gt|gold|true|expected|ref|reference|target)(_(answer|label|letter|output|text))?"
 )
 """Names of what all samples of a prompt share, and prompts of one text, as games that all begin alike, do not."""
 
@@ -106,15 +105,7 @@ ARMS = (
 )
 """Names of columns that set policies apart where they differ within a prompt of an evaluation."""
 BENCHMARKS = (
-    "benchmark",
-    "benchmark_name",
-    "task",
-    "task_name",
-    "dataset_name",
-    "subset",
-    "domain",
-    "subject",
-    "split",
+    *("benchmark", "benchmark_name", "task", "task_name", "dataset_name", "subset", "domain", "subject", "split"),
 )
 """Names of columns, as well as those of environments, that say what a prompt's id counts within."""
 _EVALUATION = ("eval", "evaluation", "val", "validation")
