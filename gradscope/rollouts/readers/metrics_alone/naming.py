@@ -173,12 +173,13 @@ _DEAD = "frac_reward_zero_std"
 _GROUPS = {
     _DEAD: (
         *({"zero", "std"}, {"zero", "variance"}, {"zero", "var"}, {"degenerate"}, {"dead"}, {"pure"}, {"uniform"}),
-        *({"zero", word} for word in ("adv", "advantage", "advantages", "grad", "gradient")),
         *({"all", "same"}, {"flat"}, {"uninformative"}),
     ),
     "frac_all_pass": ({"all", "pass"}, {"all", "correct"}, {"all", "right"}),
     "frac_all_fail": ({"all", "fail"}, {"all", "incorrect"}, {"all", "wrong"}),
 }
+_NO_GRADIENT = tuple({"zero", word} for word in ("adv", "advantage", "advantages", "grad", "gradient"))
+"""The words of shares that count as those of equal rewards where a log has none of these."""
 _ALIVE = (
     *({"mixed"}, {"informative"}, {"with", "signal"}, {"with", "spread"}),
     *({"with", "variance"}, {"nonzero", "std"}, {"nonzero", "variance"}, {"nonzero", "adv"}, {"nonzero", "advantage"}),
@@ -277,10 +278,13 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
             )
     parts = {name: _as_logged(key) for name, key in named_columns.items()}
     words = {key: bag for key in logged if _EVALUATIONS.isdisjoint(bag := set(_WORD_BREAK.split(key.lower())))}
+    in_thirds = _in_thirds(words)
     on_groups = {  # each key of groups or prompts in training, with the words of its last part but for those
         key: set(_WORD_BREAK.split(_UNIT.sub("", key.rpartition("/")[2].lower()))) - _PREFIXES
         for key, bag in words.items()
-        if _GROUP_KEY.search(key) or any(kind < bag - _PREFIXES <= kind | _COUNT for kind in _GROUPS[_DEAD])
+        if _GROUP_KEY.search(key)
+        or key in in_thirds
+        or any(kind < bag - _PREFIXES <= kind | _COUNT for kind in _GROUPS[_DEAD])
     }
     agents = {match["agent"] for match in map(_AGENT.match, logged) if match}
     written = {_AGENT.sub(r"\1", key): key for key in logged} if len(agents) == 1 else {}
@@ -335,13 +339,24 @@ def _by_words(name: str, words: Mapping[str, set[str]]) -> Derived | None:
     return _as_logged(simplest[0]) if len(simplest) == 1 else None
 
 
+def _in_thirds(words: Mapping[str, set[str]]) -> set[str]:
+    """The keys of shares that all pass, all fail and are mixed, which groups alone do, whatever else they say alike."""
+    thirds = [
+        {key: frozenset(bag - kind) for kind in kinds for key, bag in words.items() if kind <= bag}
+        for kinds in (_GROUPS["frac_all_pass"], _GROUPS["frac_all_fail"], ({"mixed"},))
+    ]
+    shared = frozenset.intersection(*(frozenset(rests.values()) for rests in thirds))
+    return {key for rests in thirds for key, rest in rests.items() if rest in shared}
+
+
 def _group_share(name: str, words: Mapping[str, set[str]]) -> Derived | None:
     """A share of groups by known words, as in ``degenerate_group_rate``, or a count next to that of all."""
     shares, counts, unsaid = _readings(_GROUPS[name], words)
     ranked = [shares, counts]
     if name == _DEAD:
+        *by_gradient, without = _readings(_NO_GRADIENT, words)
         alive = [[_one_minus(part) for part in parts] for parts in _readings(_ALIVE, words)]
-        ranked += [*alive[:2], unsaid + alive[2]]
+        ranked += [*by_gradient, *alive[:2], unsaid, without, alive[2]]
     fits = next(filter(None, ranked), [])
     return fits[0] if len(fits) == 1 else None
 

@@ -65,6 +65,9 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"n_degenerate_layers": 2.0, "n_groups": 8.0}, DEAD, None),
         ({"eval/n_degenerate": 2.0, "n_groups": 8.0}, DEAD, None),
         ({"frac_groups_mixed": 0.75}, DEAD, 0.25),
+        ({"zero_std_group_fraction": 0.25, "zero_advantage_group_fraction": 0.5}, DEAD, 0.25),
+        ({"all_correct": 1.0, "all_wrong_frac": 0.25, "all_correct_frac": 0.5, "mixed_frac": 0.25}, DEAD, 0.75),
+        ({"all_wrong_frac": 0.25, "all_correct_frac": 0.5}, DEAD, None),  # of the tests of a sample, say
         ({"n_groups_with_signal": 6.0, "n_groups": 8.0}, DEAD, 0.25),
         ({"frac_groups_with_reward_variance": 0.75}, DEAD, 0.25),
         ({"flat_reward_group_ratio": 0.25, "collapsed_group_ratio": 0.5}, DEAD, 0.25),
