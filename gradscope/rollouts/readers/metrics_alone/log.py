@@ -44,7 +44,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     numbers_by_key,
     steps_in,
 )
-from gradscope.rollouts.readers.parsing.cells import is_number
+from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek, refuse_turns
 from gradscope.rollouts.readers.parsing.settings import read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import suffix_of
@@ -171,7 +171,12 @@ def logs_of_runs(folder: Path) -> tuple[Path, ...]:
 
 def _listed_rewards(path: Path) -> Iterator[str]:
     """A sentence on lists of rewards, or of objects with one, in a file's rows, which may be those of rollouts."""
-    rows = peek(path) if suffix_of(path) in (".jsonl", ".ndjson") else []
+    rows = peek(path) if suffix_of(path) in (".jsonl", ".ndjson", ".json") else []
+    if suffix_of(path) == ".json":  # lists in the rows of a document are read where these name a prompt
+        named = {*USUAL["prompt"], *USUAL["prompt_id"]}
+        tables = [rows] if len(rows) > 1 else list(filter(is_list_of_objects, rows[0].values() if rows else ()))
+        tables = [table for table in tables if not named.isdisjoint(table[0])]
+        rows = tables[0] if len(tables) == 1 else []
     for name in sorted(rows[0] if rows else (), key=len):  # the plainest name first
         lists = [row[name] for row in rows if isinstance(row.get(name), list)]
         cells = list(chain.from_iterable(lists))

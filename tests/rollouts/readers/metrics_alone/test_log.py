@@ -312,15 +312,20 @@ def test_epochs_count_as_steps_where_nothing_else_does(tmp_path: Path, row: Any,
         (["x"], None),
     ],
 )
-def test_lists_of_rewards_beside_metrics_are_named(tmp_path: Path, cells: list[Any], column: str | None) -> None:
-    write_lines(tmp_path / "log.jsonl", *({"step": step, "reward": 0.5, "group_rewards": cells} for step in (1, 2)))
-    run = read(tmp_path / "log.jsonl")
-    assert run.metrics[2]["reward"] == 0.5
+@pytest.mark.parametrize("name", ["log.jsonl", "log.json"])
+def test_lists_of_rewards_beside_metrics_are_named(
+    tmp_path: Path, name: str, cells: list[Any], column: str | None
+) -> None:
+    more = {"reward": 0.5} if name == "log.jsonl" else {"prompt_id": "p"}
+    rows = [{"step": step, **more, "loss": 1.0, "group_rewards": cells} for step in (1, 2)]
+    path = write_lines(tmp_path / name, *(rows if name == "log.jsonl" else [{"config": {"k": 4}, "history": rows}]))
+    run = read(path)
+    assert run.metrics[2]["loss"] == 1.0
     sentence = f"Rows also list 'group_rewards'; if these are of the rollouts of one prompt: --reward-column {column}."
     assert (sentence in run.source.missing) == (column is not None)
     if column is not None:
-        assert read(tmp_path / "log.jsonl", columns=ColumnNames(reward=column)).groups[1].rewards == (1.0, 0.0)
-        refused("There is no", read, tmp_path / "log.jsonl", error=UsageError, columns=ColumnNames(reward=f"{column}x"))
+        assert read(path, columns=ColumnNames(reward=column)).groups[1].rewards == (1.0, 0.0)
+        refused("There is no", read, path, error=UsageError, columns=ColumnNames(reward=f"{column}x"))
 
 
 @pytest.mark.parametrize("header", ["a,b", "prompt,reward", '"x y",loss', "RUN - loss,RUN - reward"])
