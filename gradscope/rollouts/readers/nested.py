@@ -23,7 +23,7 @@ from gradscope.rollouts.readers.parsing.records import EPISODE_ENDS, list_names
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns
 
 _ROLLOUT_KEYS = frozenset((*roles.TRIALS, *roles.ANSWER_KEYS, *roles.USUAL["completion"]))
-_TURNS = r"turn|step|message|histor|action|transition|dialog(ue)?$|conversation$|tool|trajectory$"
+_TURNS = r"turn|step|message|histor|action|transition|dialog(ue)?$|conversation$|tool|(?<!per_)trajectory$"
 _NO_ROLLOUTS = re.compile(
     rf"{_TURNS}|trace$|dialog|conversation|segment|sentence|token|criteri|rubric|test|check|metric|judg", re.IGNORECASE
 )
@@ -259,7 +259,8 @@ def are_turns_of_one(name: str, elements: Iterable[Mapping[str, Any]]) -> bool:
     keys = frozenset(chain.from_iterable(elements := list(elements)))
     if are_counted(elements):
         return True
-    if re.fullmatch(r"(\w+_)?(trace|turns|trajectory)", name, re.IGNORECASE) and keys & (_ROLLOUT_KEYS | _PROMPT_KEYS):
+    is_trace = re.fullmatch(r"(\w+_)?(?<!per_)(trace|turns|trajectory)", name, re.IGNORECASE)
+    if is_trace and keys & (_ROLLOUT_KEYS | _PROMPT_KEYS):
         return True
     return re.search(_TURNS, name, re.IGNORECASE) is not None and _PROMPT_KEYS.isdisjoint(keys)
 

@@ -272,7 +272,7 @@ def test_objects_with_right_answers_of_their_own_are_no_samples_of_one_prompt(tm
     assert [group.rewards for group in read(tmp_path, {"items": same}).groups] == [(0.0, 1.0, 0.0, 0.0)]
 
 
-@pytest.mark.parametrize("name", ["items", "details", "per_item"])
+@pytest.mark.parametrize("name", ["items", "details", "per_item", "per_trajectory"])
 @pytest.mark.parametrize("counts", [("n", "n_correct"), ("total", "correct")])
 def test_items_win_over_totals_beside_them(tmp_path: Path, name: str, counts: tuple[str, str]) -> None:
     def split(i: int) -> dict[str, Any]:
@@ -433,7 +433,7 @@ def test_the_same_ids_far_below_are_those_of_another_benchmark_policy_or_questio
     assert {group.rollouts[0].policy for group in run.groups} == policies
 
 
-@pytest.mark.parametrize("name", ["results", "eval_results", "details", "per_item"])
+@pytest.mark.parametrize("name", ["results", "eval_results", "details", "per_item", "per_trajectory"])
 def test_numbered_results_under_the_keys_of_settings_are_no_samples_of_one_prompt(tmp_path: Path, name: str) -> None:
     numbered = [{"id": index, "response": "4", "correct": index > 1} for index in range(3)]
     with pytest.raises(InputError, match="rows lie below the keys 'greedy'"):
