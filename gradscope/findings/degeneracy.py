@@ -439,6 +439,7 @@ _FEW = 0.05  # share of dead groups below which nothing is to be won
 _FEW_ROLLOUTS = 4  # of a prompt: with fewer one that passes half the time passes or fails throughout in a quarter
 _HANDFUL = 5  # dead groups below which their kinds say nothing
 _ANOTHER_SHARE = 0.1  # from that of all rollouts: what the trainer logged at steps without
+_MIN_STEPS, _FAR = 20, 0.25  # from so many steps on a smaller change has to be beyond a policy that wanders, too
 _MUCH = 0.1  # of the share of dead groups, by which it moves from its first fifth of steps to its last
 _Ends = dict[str, tuple[float, float]]
 
@@ -448,13 +449,19 @@ def _ends(report: results.DegeneracyReport) -> _Ends | None:
     size = len(report.course.step) // 5
     if size < 2 or None in report.course.frac_reward_zero_std:
         return None
-    ends = {}
-    for name in ("frac_reward_zero_std", "frac_all_fail", "frac_all_pass"):
-        shares = [share or 0.0 for share in getattr(report.course, name)]
-        ends[name] = fmean(shares[:size]), fmean(shares[-size:])
+    names = ("frac_reward_zero_std", "frac_all_fail", "frac_all_pass")
+    shares, *_ = columns = [[share or 0.0 for share in getattr(report.course, name)] for name in names]
+    ends = {name: (fmean(col[:size]), fmean(col[-size:])) for name, col in zip(names, columns, strict=True)}
     first, last = (_fifth_estimate(report, share) for share in ends["frac_reward_zero_std"])
     change = difference_of(first, last)
-    return ends if change.side_of_zero and abs(change.value or 0.0) >= _MUCH else None
+    if not change.side_of_zero or abs(change.value or 0.0) < _MUCH:
+        return None
+    if len(shares) < _MIN_STEPS or abs(change.value or 0.0) >= _FAR:
+        return ends
+    from gradscope.metrics.uncertainty.steps import changes_between
+
+    (by_steps,) = changes_between(shares, [(slice(0, size), slice(len(shares) - size, len(shares)))])
+    return ends if by_steps.side_of_zero else None
 
 
 def _fifth_estimate(report: results.DegeneracyReport, share: float) -> Estimate:

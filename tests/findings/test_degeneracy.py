@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -14,6 +15,7 @@ from gradscope.findings.degeneracy import (
 )
 from gradscope.results import degeneracy as results
 from gradscope.results.source import BROKEN_ADVANTAGE, BROKEN_REWARD, LOWER_BOUND, Quarantine, QuarantineReason
+from tests.metrics.uncertainty.test_steps import persistent
 from tests.render.examples import HOSTILE, degeneracy_report, with_steps
 
 REPORT = degeneracy_report()
@@ -364,6 +366,17 @@ def test_a_jump_of_all_kinds_is_no_matter_of_prompts_nor_is_a_harder_curriculum(
     assert "Look at what changed at step 21" in shown(replace(once, frac_reward_zero_std=Estimate.exact(0.03)))
     harder = series_of([0.6] * 25 + [0.2] * 25, [0.0] * 25 + [0.2] * 25)
     assert "Fewer groups are dead than at first, but more of them fail" in shown(harder)
+
+
+def test_a_policy_that_wanders_seldom_moves_the_share_and_one_that_dies_does() -> None:
+    """By groups alone 8 to 10 % of logs of a policy that wanders moved."""
+    rng, moved = np.random.default_rng(0), []
+    for dies in [0.0] * 30 + [0.2] * 10:
+        wanders = 0.0 if dies else 0.03 * persistent(rng, 60, 0.9)
+        shares = 0.3 + wanders + rng.normal(scale=0.08, size=60) + np.linspace(0.0, dies, 60)
+        moved += ["Their share goes from" in shown(series_of(np.clip(shares, 0.0, 1.0).tolist(), [0.0] * 60))]
+    assert sum(moved[:30]) <= 3
+    assert sum(moved[30:]) >= 4
 
 
 def test_sizes_that_move_the_share_are_told() -> None:
