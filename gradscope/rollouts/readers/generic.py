@@ -27,7 +27,7 @@ from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing import records
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
-from gradscope.rollouts.readers.parsing.tables import expand, is_untyped, stem_of, suffix_of
+from gradscope.rollouts.readers.parsing.tables import expand, is_untyped, stem_with_step, suffix_of
 from gradscope.rollouts.readers.reduction.columns import columns_of_whole_rows
 from gradscope.rollouts.readers.reduction.log import reduced_groups
 from gradscope.rollouts.readers.reduction.numbers import step_numbers
@@ -138,7 +138,7 @@ def _steps_in_names(files: Sequence[Path], level: int) -> tuple[Mapping[Path, in
     remainders, steps, has_word = set[str](), dict[Path, int](), False
     for file in files:
         name, *below = file.parts[-level - 1 :]
-        match = _STEP_IN_NAME.fullmatch(name if below else stem_of(file))
+        match = _STEP_IN_NAME.fullmatch(name if below else stem_with_step(file))
         if match is None:
             return {}, False
         rest = f"{match['before'] or ''}*{re.sub('[0-9]+', '', match['after'] or '')}"

@@ -26,7 +26,7 @@ from gradscope.rollouts.readers.parsing.cells import logged_number, logged_numbe
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, with_set_aside
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.settings import flattened, read_document, read_trainer_settings
-from gradscope.rollouts.readers.parsing.tables import expand, read_jsonl, read_rows, stem_of
+from gradscope.rollouts.readers.parsing.tables import expand, read_jsonl, read_rows, stem_of, stem_with_step
 from gradscope.rollouts.run import Run, StepMetrics, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import find_base, find_tokenizer, weights_at, with_initial
 from gradscope.say import counted
@@ -176,7 +176,7 @@ _RUN_IN_NAME = re.compile(
 
 def word_of(file: Path) -> str:
     """The letters in the name of a file, where they may be a word, and the number of a run."""
-    stem = stem_of(file).lower()
+    stem = stem_with_step(file).lower()
     letters, runs = re.sub("[^a-z]+", "", stem), "".join(_RUN_IN_NAME.findall(stem))
     return letters + runs if runs or len(letters) > 2 or letters == stem else ""
 

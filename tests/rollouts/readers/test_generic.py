@@ -465,6 +465,37 @@ def test_a_column_that_numbers_the_samples_of_each_prompt_is_no_group(
     assert set(reward_table(read_run(log).groups).size.tolist()) == {size}
 
 
+@pytest.mark.parametrize(
+    "pattern", ["rollouts_{}.jsonl", "global_step_{}.json", "table/samples_{}_{}.table.json", "{}.parquet"]
+)
+def test_files_that_repeat_what_was_written_before_are_refused(pattern: str, tmp_path: Path) -> None:
+    """As scripts do that log a table which grows, of which W&B keeps each state."""
+    rows = [row | {"completion": f"{step}{index}"} for step in range(3) for index, row in enumerate(steps_logged(step))]
+    for num in (1, 2, 3):
+        path = tmp_path / pattern.format(num, f"{num:020x}")
+        table = {"columns": list(rows[0]), "data": [list(row.values()) for row in rows[: 4 * num]]}
+        path.parent.mkdir(exist_ok=True)
+        write_rows(path, table if path.match("*.table.json") else rows[: 4 * num])
+    hint = refusal(tmp_path / pattern.format("*", "*"), r"2\S* begins with the rows of \S*1\S*, and groups would")
+    last = shlex.split(hint)[-1]
+    assert Path(last) == path
+    assert sum(group.size for group in read_run(last).groups) == 12
+
+
+def test_tables_that_wandb_keeps_of_each_step_are_steps(tmp_path: Path) -> None:
+    for step in range(3):
+        table = {
+            "columns": ["query", "response", "reward"],
+            "data": [[f"{step}{i % 2}", f"{i}", i % 3] for i in range(8)],
+        }
+        for folder, name in (("numbered", f"iter_{step:06}"), ("plain", "samples")):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            write_rows(tmp_path / folder / f"{name}_{step + 5}_{7**22 + step:020x}.table.json", table)
+    for folder, first in (("numbered", 0), ("plain", 5)):
+        groups = read_run(tmp_path / folder).groups
+        assert [(group.step - first, group.size) for group in groups] == [(step, 4) for step in (0, 0, 1, 1, 2, 2)]
+
+
 def test_copies_are_refused(tmp_path: Path) -> None:
     rows = [row | {"completion": str(row["sample"]), "step": step} for step in range(20) for row in steps_logged(step)]
     assert len(read_run(write(tmp_path / "few.jsonl", *rows[:4] * 2)).groups) == 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import filecmp
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -339,7 +340,8 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
     """Refuse a log that several processes wrote, by the columns of a rollout: its step, its group, its text and others.
 
     Raises:
-        InputError: A file is there twice, or each row as often as there were processes.
+        InputError: A file is there twice, or goes on where another ends, or each row is there as often as there were
+            processes.
     """
     files = expand(path)
     sized = sorted((file.stat().st_size, file) for file in files)
@@ -351,16 +353,25 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
     pairs = [] if suffix_of(files[0]) == ".json" else pairwise(sized)  # a document is parsed as a whole
     closest = min(pairs, key=lambda pair: pair[1][0] - pair[0][0], default=sized[:1])
 
-    def times_of(rows: Iterable[Mapping[str, Any]]) -> Counter[tuple[int, ...]]:
-        return Counter(tuple(hash(str(row.get(key))) for key in keys) for row in rows)  # without times of writing
+    def contents_of(rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, ...]]:
+        return [tuple(hash(str(row.get(key))) for key in keys) for row in rows]  # without times of writing
 
+    (size, shorter), (next_size, longer) = (closest if len(closest) > 1 else [*sized[:2], *sized])[:2]
+    contents = contents_of(peek(shorter, num_rows=NUM_SEARCHED)) if size < next_size else []
+    num = len(contents) if len(set(contents)) >= _MIN_REPEATED else 0
+    if num and contents_of(peek(longer, num_rows=NUM_SEARCHED)[:num]) == contents:
+        last = shlex.quote(str(sized[-1][1]))
+        raise InputError(
+            f"{longer} begins with the rows of {shorter}, and groups would be larger by them.",
+            hint=f"Where each file repeats what was written before, name the last: {last}",
+        )
     rows = [row for _, file in closest for row in peek(file, num_rows=NUM_SEARCHED)]
-    times = times_of(rows)
+    times = Counter(contents_of(rows))
     may_be_shuffled = NUM_SEARCHED <= len(rows) > len(times)
     num_bytes = len(str(rows[:_NUM_PEEKED])) / _NUM_PEEKED if may_be_shuffled else 0
     if closest[0][0] < _NUM_SHUFFLED * num_bytes:  # of more rows, copies would lie too far apart
         readings = (islice(read_rows(file, QuarantineLog(), keys), _NUM_SHUFFLED) for _, file in closest)
-        times = times_of(row for rows in readings for _, row in rows)
+        times = Counter(contents_of(row for rows in readings for _, row in rows))
     groups = {content[:2] for content in times}
     ((usual, num_rows),) = Counter(times.values()).most_common(1) or [(1, 0)]
     if usual > 1 and num_rows > max(_FEW_ROWS, _MIN_SHARE * len(times)) and len(times) > _MIN_UNLIKE * len(groups):
@@ -373,6 +384,7 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
 NUM_SEARCHED = 2000  # rows in which something is seen to recur
 _NUM_SHUFFLED = 20_000  # rows of a file that are counted, in whatever order, where any recurs among the first
 _SMALL_FILE, _FEW_ROWS = 4096, 20  # bytes of a file, and unlike rows, that may be there twice by chance
+_MIN_REPEATED = 4  # unlike rows with which a file begins as another does
 _MIN_SHARE = 0.9  # of the rows, since the last ones that are looked at may have their copies behind them
 _MIN_UNLIKE = 1.5  # unlike rows of a group, without which equal ones may be all that the policy wrote
 

@@ -434,6 +434,18 @@ def stem_of(path: Path) -> str:
     return path.stem if suffix is None else path.name[: path.name.rindex(suffix)]
 
 
+_OF_WANDB = re.compile(r"_([0-9]+)_[0-9a-f]{20}\.table")
+
+
+def stem_with_step(path: Path) -> str:
+    """The same, of a table that W&B keeps with its step and not its hash: ``text_step3`` of ``text_3_HASH.table.json``.
+
+    >>> stem_with_step(Path("iter_000003_12_0123456789abcdef0123.table.json"))
+    'iter_000003_step12'
+    """
+    return _OF_WANDB.sub(r"_step\1", stem_of(path))
+
+
 def is_untyped(path: Path) -> bool:
     """Whether a file's cells are all text, as in CSV and TSV."""
     return suffix_of(path) in (".csv", ".tsv")

@@ -33,28 +33,24 @@ from gradscope.rollouts.readers.run_files import with_run_files
 
 _BY_TASK = (
     "Samples of one task are a group, at the version of the weights that finished it (tail_version); asynchronous "
-    "training may use it at a later step, which lags leave out, or not at all where should_accept_fn rejects it."
+    "training may use it at a later step, which lags leave out, or not at all where should_accept_fn rejects it. Of an "
+    "agent's task with several prompts, each interaction counts as a rollout."
 )
 _STALE = IfNoted("Some samples were begun by an earlier version of the weights than finished them (head_version).")
-_INTERACTIONS = IfNoted("Some tasks have several prompts, as those of agents: each interaction counts as a rollout.")
 
 
 def _areal_rows(rows: Cells) -> Columns:
     steps, started, indices = (rows.steps(key) for key in ("tail_version", "head_version", "sample_idx"))
-    tasks = texts_in(rows.names("task_id"))
     return Columns(
         step=steps,
         no_step="tail_version is not a whole number",
-        group=tasks,
+        group=rows.names("task_id"),
         no_group="task_id is missing",
         prompts=lambda chosen: list(map(parse.digest, rows.cells("prompt", chosen))),
         texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
         numbers={"reward": rows.numbers("reward")},
         no_reward=partial(rows.no_reward, "reward"),
-        noted={
-            _STALE: (started >= 0) & (started != steps),
-            _INTERACTIONS: run_starts(rows.column("prompt")) & ~run_starts(tasks),
-        },
+        noted={_STALE: (started >= 0) & (started != steps)},
         samples=[name or None for name in index_names(indices)],
         details=lambda row: {
             "completion": parse.text_of(rows.cell("completion", row)),
@@ -71,7 +67,7 @@ AREAL = RowFormat(
     columns=interpreted_by(
         _areal_rows, keys=("tail_version", "head_version", "sample_idx", "task_id", "reward"), raw=("prompt",)
     ),
-    inferred=(_BY_TASK, _STALE, _INTERACTIONS),
+    inferred=(_BY_TASK, _STALE),
     missing=(
         "AReaL writes no sample without completion tokens, so that such a sample is missing from its group.",
         TEXT_ONLY,

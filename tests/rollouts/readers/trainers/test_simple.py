@@ -52,15 +52,14 @@ def test_samples_of_several_versions_are_said() -> None:
     assert len(measure_degeneracy(LOG / "rollout/0").source.inferred) == 1  # from arrays, several files at a time
 
 
-@pytest.mark.parametrize("rewards_only", [False, True])
-@pytest.mark.parametrize("prompts", ["pp", "pq"])
-def test_interactions_of_an_agent_are_said(tmp_path: Path, prompts: str, rewards_only: bool) -> None:
+def test_interactions_of_an_agent_count_each_which_is_said(tmp_path: Path) -> None:
     """As AReaL exports them by default."""
     for task in (7, 8):
-        rows = (row(i, task_id=task, prompt=f"{task}{prompt}") for i, prompt in enumerate(prompts))
+        rows = (row(i, task_id=task, prompt=f"{task}{prompt}") for i, prompt in enumerate("pqr"))
         write_lines(tmp_path / f"{task}.jsonl", *rows)
-    inferred = read_run(tmp_path, rewards_only=rewards_only).source.inferred
-    assert any("each interaction" in sentence for sentence in inferred) == (prompts == "pq")
+    run = read_run(tmp_path)
+    assert [group.size for group in run.groups] == [3, 3]
+    assert "each interaction counts as a rollout" in run.source.inferred[0]
 
 
 def test_lags_are_from_the_first_token_to_the_last() -> None:
