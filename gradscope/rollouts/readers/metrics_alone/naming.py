@@ -374,7 +374,8 @@ def _readings(
         for total, bag in words.items()
         if bag <= _COUNT and (unit := _UNIT.findall(total)[-1:]) and _UNIT.findall(key)[-1:] in ([], unit)
     ]
-    return shares, counts, [replace(_as_logged(key), is_unsaid=True) for key, rest in named if not rest]
+    unsaid = [key for key, rest in named if not rest and _UNIT.search(key)]
+    return shares, counts, [replace(_as_logged(key), is_unsaid=True) for key in unsaid]
 
 
 def _share(key: str, rest: set[str]) -> Iterator[Derived]:

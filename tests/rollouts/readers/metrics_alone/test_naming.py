@@ -96,6 +96,7 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"zero_std_groups": 2.0}, DEAD, None),
         ({"groups_with_signal": 1.0}, DEAD, None),  # of how many is not logged
         ({"groups_with_signal": 0.75}, DEAD, 0.25),
+        ({"zero_variance": 0.75}, DEAD, None),
         ({"stats/mean_reward": 0.5, "reward/format": 0.25, "reward/max": 1.0}, "reward", 0.5),
         ({"mean_r": 0.5, "mean_r_format": 0.25}, "reward", 0.5),
         ({"env/total_reward": 0.5, "batch/avg_reward": 0.25}, "reward", None),
