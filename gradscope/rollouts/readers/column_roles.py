@@ -51,6 +51,9 @@ USUAL: dict[str, tuple[str, ...]] = {
 PROMPT_NUMBER = re.compile(r"(problem|puzzle|task|question|example|case|item|scenario|exercise)_?(id|idx|index|number)")
 """Further names of a prompt's id, which may as well number the rows: they count where nothing else tells prompts."""
 
+_MEDIA = re.compile(r"(?i)(image|img|picture|video|clip|audio)s?(_?(path|file|file_?name|name|url|id))?")
+"""Names of what questions are about: the same may be asked of several."""
+
 RIGHT_ANSWER = re.compile(
     r"(?i)ground_?truth.*|correct_(answer|index|idx|text|option|choice|letter|label)"
     r"|(gt|gold|true|expected|ref|reference|target)(_(answer|label|letter|output|text))?"
@@ -72,8 +75,7 @@ ANSWER_KEYS = (
     *("full_model_response", "completion", "response", "output", "solution", "model_answer", "text", "assistant"),
     "output_text",
 )
-"""Names of lists of rewards, of texts and of token ids in the row of a prompt, and of the text in an object of such a
-list."""
+"""Names of lists of rewards, texts and token ids in the row of a prompt, and of the text in an object of such lists."""
 
 OFFERED = re.compile(
     r"(\w+_)?(option|choice|alternative|distractor|passage|context|document|doc|chunk|source|citation|hit)s?$"
@@ -82,9 +84,8 @@ OFFERED = re.compile(
 )
 """How lists are called of what a question comes with: the answers it offers, or texts that were retrieved for it."""
 _RESPONSE_OBJECTS = re.compile(
-    r"^[^.]*(info|extra|meta|result|eval|metric|scor|grad|judg|verdict|outcome|test|verif|feedback|check|detail|stat"
-    r"|output|response|completion|generation|answer|sample|episode|rollout|traj|data|label|annotation)",
-    re.IGNORECASE,
+    r"(?i)^[^.]*(info|extra|meta|result|eval|metric|scor|grad|judg|verdict|outcome|test|verif|feedback|check|detail|stat"
+    r"|output|response|completion|generation|answer|sample|episode|rollout|traj|data|label|annotation)"
 )
 """Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
 _CALL_COLUMNS = ("status_code", "http_status", "retry_count", "request_id", "call_id", "request_time", "cached")
@@ -401,9 +402,7 @@ _COUNTS_ROWS = re.compile(
 _BY_DESIGN = 10  # prompts that do not by chance have all their samples divided into parts of one size
 
 _EPISODE_ID = re.compile(r"(episode|traj|trajectory)_(id|uid|uuid|key)")
-_COUNTS_TURNS = re.compile(
-    r"(env_|event_|action_)?(turn|step|timestep|time|event|action|t)(_?(id|idx|index|number|num))?"
-)
+_COUNTS_TURNS = re.compile(r"(env_|event_|action_)?(turn|step|timestep|time|event|action|t)(_?(idx?|index|num(ber)?))?")
 
 
 class Grouping(Struct, frozen=True, kw_only=True):
@@ -564,15 +563,16 @@ def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *,
     """The column within whose names ids count, as of files in which several benchmarks number their prompts from 0.
 
     Where each value of a column has the same prompt, its id needs no more to name it. Where only their texts tell
-    prompts apart, it is the right answer that differs within a text, or what an environment was told, if that recurs.
+    prompts apart, it is the image or answer that differs within a text, or what an environment was told, if it recurs.
     Of rows that are only the first of a log, it may have been the same so far.
     """
     key = columns.group or columns.prompt_id
     # Next to a conversation as completion, as verifiers logs it, what that was about counts like an answer.
     is_talk = any(isinstance(row.get(columns.completion or ""), list) for row in rows)
     present = columns_in(rows) if key is None else ()
-    answers = (*filter(_TALK_ANSWERS.fullmatch, present if is_talk else ()), *filter(RIGHT_ANSWER.fullmatch, present))
-    names = answers if key is None else (*parse.ENVIRONMENTS, *BENCHMARKS)
+    answers = (*filter(_MEDIA.fullmatch, present), *filter(_TALK_ANSWERS.fullmatch, present if is_talk else ()))
+    right_answers = (name for name in present if RIGHT_ANSWER.fullmatch(name.rpartition(".")[2]))
+    names = (*answers, *right_answers) if key is None else (*parse.ENVIRONMENTS, *BENCHMARKS)
     for name in names if key or columns.prompt else ():
         prompts: dict[tuple[str, str], dict[str, str]] = {}
         sizes = Counter[tuple[str, str, str]]()
@@ -584,6 +584,9 @@ def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *,
                 sizes[*prompt, label] += 1
         shared = [list(named.values()) for named in prompts.values() if len(named) > 1]
         recurs = not name.startswith("info.") or min(sizes.values(), default=0) > 1
+        if _MEDIA.fullmatch(name):  # each of one prompt, or the same names under all, may be what the policy drew
+            labels = [frozenset(named) for named in prompts.values()]
+            recurs = len(frozenset[str]().union(*labels)) < len(sizes) and len(set(labels)) > 1
         if recurs and sum(texts[0] == "" or len(set(texts)) > 1 for texts in shared) > len(shared) / 2:
             return name
     return next((name for name in names if key and are_first and only_text(rows, name)), None)

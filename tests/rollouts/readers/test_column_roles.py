@@ -332,6 +332,7 @@ def test_ids_count_within_the_benchmark_or_agent_of_a_row(name: str, extra: dict
         ({"answer": "abc"}, 3),
         ({"info": [{"seed": 5}, {"seed": 6}, {"seed": 7}]}, 3),
         ({"ground_truth": "abc", "completion": ["x"]}, 3),
+        ({"puzzle": [{"ground_truth": text} for text in "abc"], "completion": ["x"]}, 3),
         ({"answer": "aaa"}, 1),
         ({"answer": "abc", "completion": ["x"]}, 1),  # of the response
         ({"info": [{"turns": turns} for turns in range(6)]}, 1),
@@ -350,6 +351,26 @@ def test_games_that_begin_alike_are_told_apart_by_what_is_right(
     run = read_run(write(tmp_path / "a.jsonl", *rows))
     assert [group.size for group in run.groups] == [6 // num_groups] * num_groups
     assert len({group.prompt_id for group in run.groups}) == num_groups
+
+
+@pytest.mark.parametrize(
+    ("images", "num_groups"),
+    [
+        ({"p": "aabb", "q": "bbcc"}, 4),  # one of which both are asked
+        ({"p": "aabc", "q": "ddee"}, 2),  # each of one prompt
+        ({"p": "aabb", "q": "aabb"}, 2),  # sample_0.png and sample_1.png of each, say
+    ],
+)
+def test_the_same_question_about_several_images_is_as_many_prompts(
+    images: dict[str, str], num_groups: int, tmp_path: Path
+) -> None:
+    rows = [
+        {"question": prompt, "image_path": image, "correct": image == "a"}
+        for prompt, names in images.items()
+        for image in names
+    ]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert [group.size for group in run.groups] == [8 // num_groups] * num_groups
 
 
 @pytest.mark.slow
