@@ -65,7 +65,8 @@ _PREDICTION = re.compile(
 )
 _TOTAL = re.compile(
     r"^metrics\.|(^|[._])((\w+@|(pass|maj|majority|cons|best|avg|mean)_?at)_?(k|\d+)"
-    r"|(final|best|mean|avg|average|overall)(_\w+)?|em|f1|(accuracy|acc)(_(mean|avg|std|ci)\w*)?)$",
+    r"|(mean|avg|average|overall)(_\w+)?|(final|best)(_\w*(acc|score|reward|loss|rate|f1)\w*)?"
+    r"|em|f1|(accuracy|acc)(_(mean|avg|std|ci)\w*)?)$",
     re.IGNORECASE,
 )
 _IS_TOTAL = "{!r} is a total, over prompts or samples: give the file with a row for each sample or prompt."

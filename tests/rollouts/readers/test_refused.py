@@ -339,6 +339,7 @@ def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str,
         ({"study": "v2", "accuracy": {"ppo": {"n": 3}, "grpo": {"n": 3}}}, "'accuracy' is an object of totals: give"),
         ({"question": "p", "f1": 0.5}, "Name the columns with --reward-column"),
         ({"question": "p", "success_count_std": 0.5}, "Name the columns with --reward-column"),
+        ({"main": {"gold_final_answer": 4}, "final_line_removed": True}, "Name the columns with --reward-column"),
     ],
 )
 def test_totals_of_evaluations_are_refused_for_what_they_are(tmp_path: Path, row: dict[str, Any], hint: str) -> None:
