@@ -583,10 +583,11 @@ def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *,
                 prompts.setdefault(prompt, {}).setdefault(label, text if key else "")
                 sizes[*prompt, label] += 1
         shared = [list(named.values()) for named in prompts.values() if len(named) > 1]
-        recurs = not name.startswith("info.") or min(sizes.values(), default=0) > 1
-        if _MEDIA.fullmatch(name):  # each of one prompt, or the same names under all, may be what the policy drew
+        counts = not name.startswith("info.")
+        if _MEDIA.fullmatch(name):  # one of each row, or the same names under all prompts, may be what the policy drew
             labels = [frozenset(named) for named in prompts.values()]
-            recurs = len(frozenset[str]().union(*labels)) < len(sizes) and len(set(labels)) > 1
+            counts = len(frozenset[str]().union(*labels)) < len(sizes) and len(set(labels)) > 1
+        recurs = counts or min(sizes.values(), default=0) > 1
         if recurs and sum(texts[0] == "" or len(set(texts)) > 1 for texts in shared) > len(shared) / 2:
             return name
     return next((name for name in names if key and are_first and only_text(rows, name)), None)

@@ -357,8 +357,9 @@ def test_games_that_begin_alike_are_told_apart_by_what_is_right(
     ("images", "num_groups"),
     [
         ({"p": "aabb", "q": "bbcc"}, 4),  # one of which both are asked
-        ({"p": "aabc", "q": "ddee"}, 2),  # each of one prompt
-        ({"p": "aabb", "q": "aabb"}, 2),  # sample_0.png and sample_1.png of each, say
+        ({"p": "aabb", "q": "ccdd"}, 4),  # which several rows are about
+        ({"p": "aabc", "q": "ddee"}, 2),
+        ({"p": "abcd", "q": "abcd"}, 2),  # sample_0.png and others of each, say
     ],
 )
 def test_the_same_question_about_several_images_is_as_many_prompts(
