@@ -371,7 +371,7 @@ def by_cells(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, named_by_u
         no_texts = [name for name in columns_in(rows) if not are_other_texts(row.get(name) for row in rows)]
         columns = replace(columns, reward=resolve_columns(no_texts, ColumnNames()).reward or columns.reward)
     prompt, by_prompt = columns.prompt or "", dict[str, list[str]]()
-    names = [name for name in columns_in(rows) if name != prompt]
+    names = [name for name in columns_in(rows) if name != prompt and any(row.get(name) is not None for row in rows)]
     question = resolve_columns(names if prompt and named_by_user.prompt is None else (), ColumnNames()).prompt or ""
     for row in rows if question else ():
         if cell := parse.before_answer(row.get(question)):

@@ -697,6 +697,15 @@ def test_a_prompt_that_tells_questions_apart_is_one(rows: list[dict[str, Any]], 
     assert [group.size for group in read_run(write(tmp_path / "a.jsonl", *rows)).groups] == [2] * 6
 
 
+def test_a_prompt_that_is_null_throughout_is_what_was_put_in(tmp_path: Path) -> None:
+    rows = [  # as NeMo Gym writes them
+        {"responses_create_params": {"input": [{"role": "user", "content": row["question"]}], "prompt": None}}
+        | {"response": {"prompt": None, "output": [{"type": "message"}]}, "reward": row["reward"]}
+        for row in _POSED
+    ]
+    assert [group.rewards for group in read_run(write(tmp_path / "a.jsonl", *rows)).groups] == [(0, 0), (1, 1)] * 3
+
+
 @pytest.mark.parametrize("cells", [{"n": 4, "c": 1}, {"responses": ["a", "b", "c", "d"], "rewards": [1, 0, 0, 0]}])
 def test_a_template_beside_counts_or_lists_is_no_prompt(cells: dict[str, Any], tmp_path: Path) -> None:
     rows = [{"prompt": {"system": "Think."}, "question": f"{index} + 1?"} | cells for index in range(6)]
