@@ -369,14 +369,14 @@ def test_a_jump_of_all_kinds_is_no_matter_of_prompts_nor_is_a_harder_curriculum(
 
 
 def test_a_policy_that_wanders_seldom_moves_the_share_and_one_that_dies_does() -> None:
-    """By groups alone 8 to 10 % of logs of a policy that wanders moved."""
+    """By groups alone 8 to 10 % of logs of a policy that wanders moved, and six of these thirty."""
     rng, moved = np.random.default_rng(0), []
     for dies in [0.0] * 30 + [0.2] * 10:
-        wanders = 0.0 if dies else 0.03 * persistent(rng, 60, 0.9)
+        wanders = 0.0 if dies else 0.04 * persistent(rng, 60, 0.8)
         shares = 0.3 + wanders + rng.normal(scale=0.08, size=60) + np.linspace(0.0, dies, 60)
         moved += ["Their share goes from" in shown(series_of(np.clip(shares, 0.0, 1.0).tolist(), [0.0] * 60))]
     assert sum(moved[:30]) <= 3
-    assert sum(moved[30:]) >= 4
+    assert sum(moved[30:]) >= 7
 
 
 def test_sizes_that_move_the_share_are_told() -> None:
