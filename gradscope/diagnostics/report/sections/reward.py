@@ -101,7 +101,7 @@ def _reward_trend(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_t
     falls = [
         0 if same.is_defined and same.ends[1] >= 0 else shared
         for change, same, shared in changes
-        if (change.side_of_zero < 0 or drops)
+        if (bonferroni(change, 2).side_of_zero < 0 or drops)  # both fifths are looked at
         and (change.value or 0.0) <= -small
         # what returning prompts surely do not do is not the policy's, but that of others in their place
         and not (same.is_defined and same.ends[0] > -small)
