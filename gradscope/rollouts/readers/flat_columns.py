@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,7 +21,7 @@ from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.arrays import Counts, Flags, to_floats, without_answers
 from gradscope.rollouts.groups import REWARD, Tokens, numbered_policies
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.column_roles import RESPONSE_IDS, are_held_out, key_of, verdict_of
+from gradscope.rollouts.readers.column_roles import RESPONSE_IDS, are_held_out, columns_in, key_of, verdict_of
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.tables import read_rows
@@ -40,6 +42,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     sample: str | None  # the one that tells the rollouts of a group apart
     environment: str | None = None  # the one that names a row's environment, data source or agent
     steps: Mapping[Path, int] = {}  # the step of each file, where rows name none
+    image: str | None = None  # the one of what a prompt asks about, where its text does not tell prompts apart
     policies: tuple[str, ...] = ()  # those that name the policy
     qualifiers: tuple[str, ...] = ()  # those that tell groups of one key apart
     held_out: tuple[str, ...] = ()  # those that may say that a row is of an evaluation and none of training
@@ -81,6 +84,9 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         policies, policy = numbered_policies(sampled_by)
         numbers = self._numbers(rows) | policy
         group = rows.prompt_ids(self.key) if self.by_prompt else rows.names(self.key)
+        if self.image is not None:
+            ids = zip(texts_in(rows.prompt_ids(self.image)), texts_in(group), strict=True)
+            group = [prompt_id and f"{image}/{prompt_id}".removeprefix("/") for image, prompt_id in ids]
         has_ids = hold_tokens(rows.keys)
 
         def parsed_cell(row: int, name: str) -> Any:
@@ -170,6 +176,32 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         ]
 
 
+_IMAGES = tuple(
+    name + rest for name in ("image", "video", "audio") for rest in ("", "s", "_path", "_paths", "_file", "_id", "_url")
+)
+_OF_MODEL = re.compile(r"(model_)?(answer|output|prediction|response)|pred")
+
+
+def image_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:
+    """The column of what prompts ask about beside their text, where nothing else tells them apart and it does.
+
+    An image that is of one row alone may be its sample, or a screen of its episode, unless an evaluation has a text.
+    """
+    if columns.prompt is None or columns.group is not None or columns.prompt_id is not None:
+        return None
+    names = columns_in(rows)
+    is_answered = columns.step is None and (columns.completion is not None or any(map(_OF_MODEL.fullmatch, names)))
+    for name in filter(names.__contains__, _IMAGES):
+        ids = (
+            (parse.text_of(row.get(column or "")) for column in (columns.step, columns.prompt, name)) for row in rows
+        )
+        sizes = Counter(map(tuple, ids))
+        are_several = sum(size > 1 for size in sizes.values()) > len(sizes) / 2
+        if len(sizes) > len({ids[:2] for ids in sizes}) and (are_several or is_answered):
+            return name
+    return None
+
+
 def _joined_texts(rows: Cells, names: Iterable[str]) -> list[str]:
     """The texts of some columns of each row as one, [R]; empty without a column."""
     texts = (texts_in(rows.names(name)) for name in names)
@@ -183,7 +215,7 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     texts = tuple(name for name in long if name is not None and name not in columns.entries)
     listed = (
         *(names.reward, names.step, columns.key, names.prompt_id, names.advantage, columns.sample),
-        *(columns.environment, *columns.policies, *columns.rewards, *columns.times, columns.end, *long),
+        *(columns.image, columns.environment, *columns.policies, *columns.rewards, *columns.times, columns.end, *long),
         *columns.held_out,
     )
     read = [name for name in listed if name is not None and name not in texts]

@@ -22,7 +22,7 @@ from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import nested
-from gradscope.rollouts.readers.flat_columns import TIMES, FlatColumns, column_log
+from gradscope.rollouts.readers.flat_columns import TIMES, FlatColumns, column_log, image_column
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing import records
@@ -255,6 +255,7 @@ def read_flat(
     count_up = len(episodes) > 1 and (np.diff(episodes, prepend=-1) > 0).all()  # from row to row
     inferred = [
         *_about_columns(flat, request.columns),
+        *([f"Prompts of one text are told apart by {flat.image!r}, too."] if flat.image else []),
         *([f"{total!r} is the weighted sum of other columns, its reward functions: {text}."] if terms else []),
         *([_RECURRING_IDS] if distinct != names else []),
         *_about_questions(grouping, distinct, roles.resolve_columns(first.names, request.columns).prompt),
@@ -309,7 +310,8 @@ def _known_columns(request: records.ReadRequest, first: _FirstRows) -> ColumnNam
     if request.columns == ColumnNames() and roles.are_parts_of_rollouts(first.searched, columns):
         records.refuse_turns(request.path, None)
     if columns.completion is not None:  # rows without a text may be equal by chance
-        keys = (columns.step, roles.key_of(columns), columns.completion, columns.reward, *roles.SAMPLE_IDS)
+        image = image_column(first.searched, columns)
+        keys = (columns.step, roles.key_of(columns), columns.completion, columns.reward, image, *roles.SAMPLE_IDS)
         records.refuse_copies(request.path, [key or "" for key in keys])
     if "filtered_resps" in names:  # of an older lm-eval, which scores the same responses after each filter
         records.refuse_copies(request.path, ["", "", "doc_id", "resps"])
@@ -374,6 +376,7 @@ def _flat_columns(
         in_words=roles.are_words(rewards) or (not are_untyped and roles.are_numbers_in_text(rewards)),
         sample=roles.sample_column(first.rows, grouping.names),
         environment=grouping.benchmark or environment,
+        image=image_column(first.many_with_entries, grouping.names),
         policies=policies,
         held_out=() if is_evaluation else roles.held_out_columns(names),
         qualifiers=tuple(filter(None, qualifiers)),

@@ -19,6 +19,7 @@ from gradscope.rollouts.readers.detect import read_run
 from tests.rollouts.build import adapter_folder, model_folder
 from tests.rollouts.readers.lines import IDS, naming, refusal, rewards_of, set_aside, steps_logged, write_rows
 from tests.rollouts.readers.lines import write_lines as write
+from tests.rollouts.readers.reduced import assert_same
 
 
 @pytest.mark.parametrize("suffix", [".json", ".jsonl", ".parquet"])
@@ -494,6 +495,43 @@ def test_tables_that_wandb_keeps_of_each_step_are_steps(tmp_path: Path) -> None:
     for folder, first in (("numbered", 0), ("plain", 5)):
         groups = read_run(tmp_path / folder).groups
         assert [(group.step - first, group.size) for group in groups] == [(step, 4) for step in (0, 0, 1, 1, 2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("image", "answer", "num_groups"),
+    [
+        ("image", "response", 8),
+        ("image_path", "model_output", 8),  # VLM-R1's evaluation
+        ("video", None, 8),
+        ("picture", "response", 4),  # a name that may as well be of a sample
+    ],
+)
+@pytest.mark.parametrize("form", ["{}", "[{}]", '{{"bytes": null, "path": {}}}', "csv"])
+def test_questions_about_several_images_are_several_prompts(
+    image: str, answer: str | None, num_groups: int, form: str, tmp_path: Path
+) -> None:
+    cells = product(range(2), range(4), range(3))
+    rows = [
+        {"step": s, "problem": f"how many {k % 2}?", image: f"{k}.png", "r": f"{k}{n}", "reward": n % 2}
+        for s, k, n in cells
+    ]
+    rows = [{answer or "noise": row.pop("r"), **row} for row in rows]
+    if form != "csv":
+        rows = [row | {image: json.loads(form.format(json.dumps(row[image])))} for row in rows]
+    log = write_rows(tmp_path / f"a.{'csv' if form == 'csv' else 'jsonl'}", rows)
+    assert_same(log)
+    run = read_run(log)
+    assert [group.size for group in run.groups] == [24 // num_groups] * num_groups
+    assert (f"Prompts of one text are told apart by {image!r}, too." in run.source.inferred) == (num_groups == 8)
+    assert len(set(reward_table(run.groups).prompts)) == num_groups // 2
+
+
+@pytest.mark.parametrize(
+    ("cells", "sizes"), [({"step": 1}, [4] * 8), ({"step": 1, "response": "a"}, [4] * 8), ({"response": "a"}, [1] * 32)]
+)
+def test_an_image_that_is_of_one_row_may_be_its_sample(cells: dict[str, Any], sizes: list[int], tmp_path: Path) -> None:
+    rows = [cells | {"prompt": f"a dog {i // 4}", "image": f"{i}.png", "reward": i % 3} for i in range(32)]
+    assert [group.size for group in read_run(write_rows(tmp_path / "a.jsonl", rows)).groups] == sizes
 
 
 def test_copies_are_refused(tmp_path: Path) -> None:
