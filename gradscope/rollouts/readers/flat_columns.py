@@ -176,7 +176,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         ]
 
 
-_IMAGES = tuple(
+IMAGES = tuple(
     name + rest for name in ("image", "video", "audio") for rest in ("", "s", "_path", "_paths", "_file", "_id", "_url")
 )
 _OF_MODEL = re.compile(r"(model_)?(answer|output|prediction|response)|pred")
@@ -191,7 +191,7 @@ def image_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str
         return None
     names = columns_in(rows)
     is_answered = columns.step is None and (columns.completion is not None or any(map(_OF_MODEL.fullmatch, names)))
-    for name in filter(names.__contains__, _IMAGES):
+    for name in filter(names.__contains__, IMAGES):
         ids = (
             (parse.text_of(row.get(column or "")) for column in (columns.step, columns.prompt, name)) for row in rows
         )

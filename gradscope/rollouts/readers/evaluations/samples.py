@@ -45,7 +45,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     unjudged,
 )
 from gradscope.rollouts.readers.evaluations.uniform_rows import LogColumns, Prompt, uniform_prompts, uniform_table
-from gradscope.rollouts.readers.flat_columns import hold_tokens
+from gradscope.rollouts.readers.flat_columns import IMAGES, hold_tokens
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of, with_single_names
 from gradscope.rollouts.readers.parsing import cells as parse
@@ -573,7 +573,9 @@ def _identify(
             return parse.in_environment(row.get(benchmark or ""), name), ", ".join(filter(None, (benchmark, key)))
     for key in roles.USUAL["prompt"]:
         if row.get(key) and (name := parse.prompt_text_id(row[key])):
-            return name, f"the text of {key}"
+            images = [image for image in IMAGES if isinstance(row.get(image), str)][:1]
+            name = "/".join([*(parse.digest(row[image]) for image in images), name])
+            return name, ", ".join([f"the text of {key}", *images])
     if number := next(filter(roles.PROMPT_NUMBER.fullmatch, row), None):
         names = ", ".join(filter(None, (benchmark, number)))
         return parse.in_environment(row.get(benchmark or ""), parse.text_of(row[number])), names

@@ -28,6 +28,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     from_counts,
     objects_as_lists,
 )
+from gradscope.rollouts.readers.flat_columns import IMAGES
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.columnar import open_parquet
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Fact, TableColumns, texts_in
@@ -89,6 +90,8 @@ def _ids_of(types: Mapping[str, set[type]], columns: LogColumns) -> _Ids | None:
         return None
     is_text = key in roles.USUAL["prompt"]
     if types[key] != {str} and (is_text or types[key] != {int}):
+        return None
+    if is_text and not types.keys().isdisjoint(IMAGES):
         return None
     identity = f"the text of {key}" if is_text else ", ".join(filter(None, (columns.benchmark, key)))
     return _Ids(key, is_text, roles.first_present(types, roles.USUAL["prompt"]), identity)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations.shapes import (
@@ -15,6 +16,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     with_lists,
 )
 from tests.rollouts.readers.lines import naming, refusal, refused, write_rows
+from tests.rollouts.readers.reduced import assert_same
 
 LEAF = {"scores": [1.0, 0.0], "responses": ["a", "b"]}
 
@@ -200,6 +202,19 @@ def test_a_table_with_a_column_a_sample_is_read(tmp_path: Path) -> None:
     (tmp_path / "wide.csv").write_text("\n".join(lines))
     groups = read_run(tmp_path / "wide.csv").groups
     assert [[rollout.reward for rollout in group.rollouts] for group in groups] == [[1.0, 1.0], [0.0, 1.0]]
+
+
+@pytest.mark.parametrize("image", ["image", "video_path", "noise"])
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_lists_for_questions_of_one_text_about_several_images(tmp_path: Path, suffix: str, image: str) -> None:
+    rows = [{"question": "How many?", image: f"{index}.png", **LEAF} for index in range(6)]
+    log = write_rows(tmp_path / f"a.{suffix}", rows)
+    run = assert_same(log)
+    assert run is not None
+    assert [group.size for group in read_run(log).groups] == ([12] if image == "noise" else [2] * 6)
+    assert len(set(reward_table(read_run(log).groups).prompts)) == (1 if image == "noise" else 6)
+    wanted = "the text of question" + ("" if image == "noise" else f", {image}")
+    assert f"Prompts are told apart by {wanted}." in run.source.inferred
 
 
 def test_a_table_with_columns_for_several_prompts_a_row_is_refused_and_of_one_prompt_is_read(tmp_path: Path) -> None:
