@@ -430,6 +430,12 @@ _CHECKPOINT = _Kind(
     description="is a checkpoint: weights and the trainer's state, without rollouts",
     hint=lambda path: f"Name the run folder above it: {_run_of_checkpoint(path)}",
 )
+
+
+def _files_in(path: Path) -> list[Path]:
+    return [file for file in path.iterdir() if not file.name.startswith(".")] if path.is_dir() else []
+
+
 _KINDS = (
     _Kind(
         matches=lambda path: _is_file(path, *_PICKLES),
@@ -507,6 +513,14 @@ _KINDS = (
         hint=lambda path: (
             f"Unpack it and name what comes out: {'python -m zipfile -e' if path.suffix == '.zip' else 'tar -xf'} "
             f"{shlex.quote(str(path))}{' .' * (path.suffix == '.zip')}"
+        ),
+    ),
+    _Kind(
+        matches=lambda path: bool(files := _files_in(path)) and {file.suffix for file in files} == {".zip"},
+        description="holds nothing but archives",
+        hint=lambda path: (
+            "Unpack each and name what comes out: "
+            f'(cd {shlex.quote(str(path))} && for zip in *.zip; do python -m zipfile -e "$zip" "${{zip%.zip}}"; done)'
         ),
     ),
     _Kind(

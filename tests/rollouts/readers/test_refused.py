@@ -265,6 +265,19 @@ def test_an_archive_is_unpacked_by_the_command_of_its_hint(tmp_path: Path) -> No
     assert read_run(tmp_path / "log.jsonl").steps == (1,)
 
 
+@pytest.mark.slow
+def test_archives_of_a_folder_are_unpacked_by_the_command_of_its_hint(tmp_path: Path) -> None:
+    """As agent-lightning's examples upload a step's files."""
+    folder = tmp_path / "of all"
+    folder.mkdir()
+    for step in range(2):
+        with zipfile.ZipFile(folder / f"step_{step}.zip", "w") as archive:
+            archive.writestr("rollouts.jsonl", f'{{"prompt_id": "a", "text": "{step}", "reward": 1}}\n')
+    command = refusal(folder, "holds nothing but archives").partition(": ")[2]
+    subprocess.run(["bash", "-c", command.replace("python", shlex.quote(sys.executable))], check=True)
+    assert read_run(folder / "step_*" / "rollouts.jsonl").steps == (0, 1)
+
+
 @pytest.mark.parametrize(
     ("name", "path_given", "message", "instead"),
     [
