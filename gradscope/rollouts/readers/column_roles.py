@@ -258,8 +258,7 @@ def as_number(cell: Any) -> float:
 _PASSED = ("pass", "passed", "success", "successful", "correct", "right", "accepted", "solved", "resolved", "yes", "c")
 _FAILED = (
     *("fail", "failed", "failure", "incorrect", "wrong", "wrong answer", "rejected", "unsolved", "unresolved", "no"),
-    "unsuccessful",
-    *("error", "timeout", "timed out", "timed_out", "i"),
+    *("unsuccessful", "error", "timeout", "timed out", "timed_out", "i"),
 )
 VERDICTS = dict.fromkeys(_PASSED, 1.0) | dict.fromkeys(_FAILED, 0.0)
 """A verdict in a word, or a letter of inspect_ai's, as tests and judges give it -> the reward."""
@@ -317,7 +316,6 @@ def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> st
     Returns:
         The first column with such a name of which hardly any row of the same step and group has the same id; else None.
 
-    Example:
         >>> named = ColumnNames(group="uid")
         >>> sample_column([{"uid": 1, "sample_id": 0}, {"uid": 1, "sample_id": 1}], named)
         'sample_id'
