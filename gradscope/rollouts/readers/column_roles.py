@@ -51,9 +51,6 @@ USUAL: dict[str, tuple[str, ...]] = {
 PROMPT_NUMBER = re.compile(r"(problem|puzzle|task|question|example|case|item|scenario|exercise)_?(id|idx|index|number)")
 """Further names of a prompt's id, which may as well number the rows: they count where nothing else tells prompts."""
 
-_MEDIA = re.compile(r"(?i)(image|img|picture|video|clip|audio)s?(_?(path|file|file_?name|name|url|id))?")
-"""Names of what questions are about: the same may be asked of several."""
-
 RIGHT_ANSWER = re.compile(
     r"(?i)ground_?truth.*|correct_(answer|index|idx|text|option|choice|letter|label)"
     r"|(gt|gold|true|expected|ref|reference|target)(_(answer|label|letter|output|text))?"
@@ -316,10 +313,9 @@ def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> st
     Returns:
         The first column with such a name of which hardly any row of the same step and group has the same id; else None.
 
-        >>> named = ColumnNames(group="uid")
-        >>> sample_column([{"uid": 1, "sample_id": 0}, {"uid": 1, "sample_id": 1}], named)
+        >>> sample_column([{"uid": 1, "sample_id": 0}, {"uid": 1, "sample_id": 1}], ColumnNames(group="uid"))
         'sample_id'
-        >>> sample_column([{"uid": 1, "sample_id": 7}, {"uid": 1, "sample_id": 7}], named)
+        >>> sample_column([{"uid": 1, "sample_id": 7}, {"uid": 1, "sample_id": 7}], ColumnNames(group="uid"))
     """
     keys = [name for name in (columns.step, columns.group, columns.prompt_id, columns.prompt) if name is not None]
     for name in SAMPLE_IDS:
@@ -561,14 +557,14 @@ def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *,
     """The column within whose names ids count, as of files in which several benchmarks number their prompts from 0.
 
     Where each value of a column has the same prompt, its id needs no more to name it. Where only their texts tell
-    prompts apart, it is the image or answer that differs within a text, or what an environment was told, if it recurs.
+    prompts apart, it is the right answer that differs within a text, or what an environment was told, if it recurs.
     Of rows that are only the first of a log, it may have been the same so far.
     """
     key = columns.group or columns.prompt_id
     # Next to a conversation as completion, as verifiers logs it, what that was about counts like an answer.
     is_talk = any(isinstance(row.get(columns.completion or ""), list) for row in rows)
     present = columns_in(rows) if key is None else ()
-    answers = (*filter(_MEDIA.fullmatch, present), *filter(_TALK_ANSWERS.fullmatch, present if is_talk else ()))
+    answers = filter(_TALK_ANSWERS.fullmatch, present if is_talk else ())
     right_answers = (name for name in present if RIGHT_ANSWER.fullmatch(name.rpartition(".")[2]))
     names = (*answers, *right_answers) if key is None else (*parse.ENVIRONMENTS, *BENCHMARKS)
     for name in names if key or columns.prompt else ():
@@ -581,11 +577,7 @@ def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *,
                 prompts.setdefault(prompt, {}).setdefault(label, text if key else "")
                 sizes[*prompt, label] += 1
         shared = [list(named.values()) for named in prompts.values() if len(named) > 1]
-        counts = not name.startswith("info.")
-        if _MEDIA.fullmatch(name):  # one of each row, or the same names under all prompts, may be what the policy drew
-            labels = [frozenset(named) for named in prompts.values()]
-            counts = len(frozenset[str]().union(*labels)) < len(sizes) and len(set(labels)) > 1
-        recurs = counts or min(sizes.values(), default=0) > 1
+        recurs = not name.startswith("info.") or min(sizes.values(), default=0) > 1
         if recurs and sum(texts[0] == "" or len(set(texts)) > 1 for texts in shared) > len(shared) / 2:
             return name
     return next((name for name in names if key and are_first and only_text(rows, name)), None)
