@@ -93,11 +93,12 @@ class RowFormat(Struct, frozen=True, kw_only=True):
 
     def recognizes(self, request: ReadRequest) -> bool:
         """Whether an existing path is of this format."""
-        return any(map(self.recognizes_file, self._files(request.path)[:_NUM_RECOGNIZED]))
+        first = files_like(request.path, *self.patterns)[:_NUM_RECOGNIZED]
+        return any(map(self.recognizes_file, self._belonging(first)))
 
     def read(self, request: ReadRequest) -> Run:
         """Read all rows of all files into a run; no usable row at all is an :class:`InputError`."""
-        files = self._files(request.path)[: 1 if self.is_one_file else None]
+        files = self._belonging(files_like(request.path, *self.patterns))[: 1 if self.is_one_file else None]
         for survey in (None, self.survey):
             quarantine = WatchedLog(request.progress, files)
             reading = Reading(request=request, files=files, rows=self._rows_in, quarantine=quarantine)
@@ -122,8 +123,7 @@ class RowFormat(Struct, frozen=True, kw_only=True):
         )
         return run if self.completes is None else self.completes(request, run)
 
-    def _files(self, path: Path) -> tuple[Path, ...]:
-        files = files_like(path, *self.patterns)
+    def _belonging(self, files: tuple[Path, ...]) -> tuple[Path, ...]:
         return files if self.keeps_file is None else tuple(filter(self.keeps_file, files))
 
     def _applicable(self, sentences: Iterable[str], reading: Reading) -> Iterator[str]:
