@@ -56,6 +56,7 @@ def series(name: str, *values: float) -> MetricCourse:
     )
 
 
+@pytest.mark.slow
 def test_a_held_out_score_that_falls_is_told_and_one_that_wavers_is_not() -> None:
     falls = [0.5 + 0.01 * (index % 2) - 0.02 * max(index - 4, 0) for index in range(15)]
     wavers = [0.5 + 0.03 * (index % 3) for index in range(15)]
@@ -281,6 +282,7 @@ def test_a_collapse_of_the_last_three_steps_is_a_fall(late: tuple[float, ...], n
     assert sum(drops.search(sentence) is not None for sentence in sentences) in numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction", [0.3, 0.5, 0.7, 0.9])
 def test_a_cliff_anywhere_is_a_fall_and_a_dip_is_none(fraction: float) -> None:
     """At 70 % of a run it left residuals about a cubic so large that the fall was within its error."""

@@ -79,6 +79,7 @@ def fifth(values: np.ndarray, first: int = 0, second: int = 4) -> Estimate:
     return change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_steps", [60, 200, 1000])
 def test_parts_differ_where_a_course_levels_off_falls_late_or_dips_and_seldom_where_it_wanders(num_steps: int) -> None:
     """The interval of a trend about a parabola held zero in half of curves that level off."""

@@ -128,6 +128,7 @@ def test_a_policy_that_collapses_within_a_few_steps_is_not_left_open(num_steps: 
     assert reward_section(inputs_of(run_of(*groups))).findings[0].startswith("The mean reward falls: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("returns", [True, False])
 def test_a_policy_that_wanders_seldom_rises_or_falls(returns: bool) -> None:
     """By prompts alone 15 to 35 % of such logs of 20 to 90 steps rose or fell."""
