@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"gradscope": (78_671, 324), "tests": (65_475, 407), "benchmarks": (5_380, 43)}
+BUDGET = {"gradscope": (78_670, 324), "tests": (65_475, 407), "benchmarks": (5_380, 43)}
 """Folder -> most lines and modules. Lower them when the house has shrunk; raise one only with a reason."""
 
 

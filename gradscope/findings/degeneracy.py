@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gradscope.estimate import Estimate
 from gradscope.findings import degeneracy_parts
-from gradscope.findings.logged import TO_TRY, cut_off_advice, disagreement, gap_sentence
+from gradscope.findings.logged import TO_TRY, cut_off_advice, gap_sentence
 from gradscope.metrics.outcomes.groups import FAINT_REWARDS
 from gradscope.metrics.uncertainty.intervals import difference_of, wilson_interval
 from gradscope.results import degeneracy as results
@@ -163,7 +163,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         *(() if leads else conflict),
         target_finding(report),
         *_filtered(report, log),
-        disagreement(report.course, log.num_levels)[0],
+        degeneracy_parts.disagreement(report.course, log.num_levels)[0],
         f"Groups left out: {' and '.join(left_out)}." if left_out else "",
         gap_sentence(report.course.step if report.course.step == report.course.last_step else ()),
         _levels(report, log),
@@ -187,7 +187,7 @@ def degeneracy_findings(
         dispersion_finding(report),
         *degeneracy_parts.reward_findings(report),
         *((_gap(report),) if is_undefined else ()),
-        disagreement(report.course, log.num_levels)[1],
+        degeneracy_parts.disagreement(report.course, log.num_levels)[1],
     ]
     return tuple(filter(None, sentences))
 

@@ -1,19 +1,19 @@
-"""Sentences about parts of degeneracy: reward functions and environments."""
+"""Sentences about parts of degeneracy: reward functions, environments and the trainer's own share."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
+from gradscope.findings.logged import SAME_SHARE
 from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
 from gradscope.results import degeneracy as results
-from gradscope.say import counted, percent, with_interval
+from gradscope.say import counted, number, percent, with_interval
 
 
 def conflict_findings(conflict: results.RewardConflict | None) -> tuple[str, ...]:
     """That a main reward has no say where others decide, and what to do; nothing where there is no such group."""
-    if conflict is None:
-        return ()
-    return (conflict_sentence(conflict), conflict_advice(conflict))
+    return () if conflict is None else (conflict_sentence(conflict), conflict_advice(conflict))
 
 
 def conflict_sentence(conflict: results.RewardConflict) -> str:
@@ -165,3 +165,52 @@ def environments_finding(report: results.DegeneracyReport) -> str:
         return ""
     low, high = (f"{with_interval(rate, percent)} in '{name}'" for _, name, rate in (rated[0], rated[-1]))
     return f"The log pools {len(rated)} environments, which pass from {low} to {high}: judge each by its own row."
+
+
+def disagreement(series: results.DegeneracyCourse, num_levels: int) -> tuple[str, str]:
+    """A problem where the trainer's own share differs, and else a closing remark that it is the same."""
+    compared = [
+        (step, logged, share)
+        for step, logged, share in zip(series.step, series.logged, series.frac_reward_zero_std, strict=True)
+        if logged is not None and share is not None
+    ]
+    different = [row for row in compared if not abs(row[1] - row[2]) <= SAME_SHARE]  # NaN differs
+    if not compared:
+        return "", ""
+    if not different:
+        return "", f"The trainer's own frac_reward_zero_std is the same at each of the {len(compared)} steps compared."
+    step, logged, share = different[0]
+    reason = _shift(series) or _why_different(share - logged, num_levels)
+    return (
+        f"At {len(different)} of {len(compared)} steps the trainer logged another frac_reward_zero_std, first at step "
+        f"{step}: {number(logged, '.4f')}, here {share:.4f}. {reason}"
+    ), ""
+
+
+def _shift(series: results.DegeneracyCourse) -> str:
+    """That the trainer's shares are those of the step before or after; empty where they are not."""
+    for name, logged, shares in (
+        ("before", series.logged[1:], series.frac_reward_zero_std[:-1]),
+        ("after", series.logged[:-1], series.frac_reward_zero_std[1:]),
+    ):
+        pairs = [(a, b) for a, b in zip(logged, shares, strict=True) if a is not None and b is not None]
+        if len({share for _, share in pairs}) > 2 and all(abs(a - b) <= SAME_SHARE for a, b in pairs):
+            return f"They are those of the rollouts one step {name}: the trainer counts its steps differently."
+    return ""
+
+
+def _why_different(excess: float, num_levels: int) -> str:
+    if not math.isfinite(excess):
+        return "No batch of rollouts has such a share: the trainer's own number is broken."
+    if excess > 0 and num_levels > 2:
+        return (
+            "Here a group is dead when its rewards lie within 1e-8. A trainer that tests the standard deviation in "
+            f"float32 misses groups of equal fractional rewards, whose std is not exactly zero{_BATCHES}."
+        )
+    return (
+        "The log may lack rows of the groups that differed, the trainer's groups may have another size, its scalar may "
+        f"be another sum of rewards, or its metrics another run's{_BATCHES if excess > 0 else ''}."
+    )
+
+
+_BATCHES = "; with scale_rewards = 'batch' or normalize_then_sum TRL tests the batch, not groups (--run-config tells)"

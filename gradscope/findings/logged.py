@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from gradscope.say import amount, counted, listed, non_finite_word, number, percent, with_interval
+from gradscope.say import amount, counted, listed, non_finite_word, percent, with_interval
 
 if TYPE_CHECKING:  # what only names a type is not loaded with every log
     from gradscope.estimate import Estimate
     from gradscope.metrics.uncertainty.levels import Jump, LateChange
-    from gradscope.results.degeneracy import DegeneracyCourse
     from gradscope.results.logged import MetricCourse
     from gradscope.results.norms import StepReplay
     from gradscope.results.rank import StepGeometry
@@ -77,7 +76,7 @@ def dead_sentence(metrics: Sequence[MetricCourse]) -> str:
     if (kind := kind_of_dead(metrics)) is None:
         return text
     basis = "" if kind.is_logged else "If rewards are 0 and 1, "
-    or_more = "" if kind.is_logged or kind.least_share >= series.mean.value - _SAME else " or more"
+    or_more = "" if kind.is_logged or kind.least_share >= series.mean.value - SAME_SHARE else " or more"
     return f"{text} {basis}{percent(kind.least_share)}{or_more} of groups all {kind.name}."
 
 
@@ -502,7 +501,7 @@ def gap_sentence(steps: Sequence[int]) -> str:
     return f"Nothing was logged at {listed([f'steps {first} to {last}' for first, last in gaps])}."
 
 
-_SAME = 1e-6  # shares closer than this are the same: trainers log float32
+SAME_SHARE = 1e-6  # shares closer than this are the same: trainers log float32
 _GAP = 10  # times the usual distance of steps
 _FAR = 3.0  # times the range of all other steps, what no heavy tail of a mean over a batch reaches
 
@@ -565,52 +564,3 @@ def jump_sentence(name: str, jump: Jump) -> str:
     """That a number rises within one step, and where it ends."""
     rise = f"{name} jumps at step {jump.step} from {amount(jump.before)} to {amount(jump.after)}"
     return f"{rise} and ends at {amount(jump.end)} (medians of {jump.num_median} steps)."
-
-
-def disagreement(series: DegeneracyCourse, num_levels: int) -> tuple[str, str]:
-    """A problem where the trainer's own share differs, and else a closing remark that it is the same."""
-    compared = [
-        (step, logged, share)
-        for step, logged, share in zip(series.step, series.logged, series.frac_reward_zero_std, strict=True)
-        if logged is not None and share is not None
-    ]
-    different = [row for row in compared if not abs(row[1] - row[2]) <= _SAME]  # NaN differs
-    if not compared:
-        return "", ""
-    if not different:
-        return "", f"The trainer's own frac_reward_zero_std is the same at each of the {len(compared)} steps compared."
-    step, logged, share = different[0]
-    reason = _shift(series) or _why_different(share - logged, num_levels)
-    return (
-        f"At {len(different)} of {len(compared)} steps the trainer logged another frac_reward_zero_std, first at step "
-        f"{step}: {number(logged, '.4f')}, here {share:.4f}. {reason}"
-    ), ""
-
-
-def _shift(series: DegeneracyCourse) -> str:
-    """That the trainer's shares are those of the step before or after; empty where they are not."""
-    for name, logged, shares in (
-        ("before", series.logged[1:], series.frac_reward_zero_std[:-1]),
-        ("after", series.logged[:-1], series.frac_reward_zero_std[1:]),
-    ):
-        pairs = [(a, b) for a, b in zip(logged, shares, strict=True) if a is not None and b is not None]
-        if len({share for _, share in pairs}) > 2 and all(abs(a - b) <= _SAME for a, b in pairs):
-            return f"They are those of the rollouts one step {name}: the trainer counts its steps differently."
-    return ""
-
-
-def _why_different(excess: float, num_levels: int) -> str:
-    if not math.isfinite(excess):
-        return "No batch of rollouts has such a share: the trainer's own number is broken."
-    if excess > 0 and num_levels > 2:
-        return (
-            "Here a group is dead when its rewards lie within 1e-8. A trainer that tests the standard deviation in "
-            f"float32 misses groups of equal fractional rewards, whose std is not exactly zero{_BATCHES}."
-        )
-    return (
-        "The log may lack rows of the groups that differed, the trainer's groups may have another size, its scalar may "
-        f"be another sum of rewards, or its metrics another run's{_BATCHES if excess > 0 else ''}."
-    )
-
-
-_BATCHES = "; with scale_rewards = 'batch' or normalize_then_sum TRL tests the batch, not groups (--run-config tells)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -68,10 +68,8 @@ def _atropos_rollouts(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
             talk = cut_conversation(messages)
             prompt = talk.prompt if talk.completion else ""  # else all was decoded as one message
             sample = {"prompt": prompt, "response": talk.completion, "reward": score, "tokens": tokens}
-            yield (
-                location,
-                {**group, **sample, "prompt_key": [prompt, *(tokens.prompt_ids or ())] if tokens else prompt},
-            )
+            prompt_key = [prompt, *(tokens.prompt_ids or ())] if tokens else prompt
+            yield location, {**group, **sample, "prompt_key": prompt_key}
 
 
 _MASKED = -100  # the label of a token that was not sampled
@@ -87,6 +85,11 @@ ATROPOS = RowFormat(
     inferred=("Each line is a group; Atropos does not log at which step it was trained on.",),
     missing=(filter_caveat("ensure_scores_are_not_same, the default in training, leaves out groups of equal scores"),),
 )
+
+
+def _lists_rollouts_with(*keys: str) -> Callable[[Path], bool]:
+    """A test of a file: a row lists rollouts of which one has these keys."""
+    return has_row(lambda row: any(map({*keys}.issubset, objects_in(row.get("rollouts")))))
 
 
 def _pipeline_rl_rollouts(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
@@ -108,12 +111,11 @@ def _pipeline_rl_rollouts(file: Path, quarantine: QuarantineLog) -> Iterator[Row
             yield location, {**last, **cells, "response": response, "tokens": tokens}
 
 
-_TEXT = frozenset({"text", "n_predicted", "labels", "group_id", "metadata"})
 PIPELINE_RL = RowFormat(
     name="pipeline-rl",
     title="PipelineRL rollouts",
     patterns=("streams/actor/*/*/*.jsonl", "*.jsonl"),
-    recognizes_file=has_row(lambda line: any(map(_TEXT.issubset, objects_in(line.get("rollouts"))))),
+    recognizes_file=_lists_rollouts_with("text", "n_predicted", "labels", "group_id", "metadata"),
     rows_of=_pipeline_rl_rollouts,
     columns=interpreted_by(_rows),
     inferred=("Texts of one group_id are a group; PipelineRL does not log at which step they were trained on.",),
@@ -134,12 +136,11 @@ def _rl2_rollouts(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 
 _STEP_FILE = re.compile(r"^step([0-9]+)\.jsonl")
-_SAMPLE = frozenset({"sample", "state_dicts", "metrics"})
 RL2 = RowFormat(
     name="rl2",
     title="RL2 rollouts",
     patterns=("train/step[0-9]*.jsonl", "step[0-9]*.jsonl"),
-    recognizes_file=has_row(lambda line: any(map(_SAMPLE.issubset, objects_in(line.get("rollouts"))))),
+    recognizes_file=_lists_rollouts_with("sample", "state_dicts", "metrics"),
     rows_of=_rl2_rollouts,
     columns=interpreted_by(_rows),
     inferred=("Each line is a group, at the step in the name of its file.",),

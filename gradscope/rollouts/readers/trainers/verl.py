@@ -314,9 +314,8 @@ def _read(request: ReadRequest) -> Run:
     dump = _folder(request.path)
     firsts = {file: peek(file, num_rows=1) for file in expand(dump)}
     files = tuple(file for file, rows in firsts.items() if not are_metrics(rows))
-    files = (
-        tuple(file for file in files if _NUMBERED.fullmatch(file.name)) or files
-    )  # else forks' tasks are beside them
+    # Forks also write their tasks beside the steps.
+    files = tuple(file for file in files if _NUMBERED.fullmatch(file.name)) or files
     if not files:
         raise InputError(f"{request.path} holds no rollouts.", hint="Train with trainer.rollout_data_dir=DIR.")
     read = _reduced(files, firsts, request) or _by_row(files, request)
